@@ -109,7 +109,7 @@ class ApiKeys:
         try:
             await self.look()
         except PenstockError as error:
-            log.warning("the API keys cannot be read: nobody is let in by one until they can be", reason=str(error))
+            log.warning("the API keys cannot be read: they are refused until they can be read", reason=str(error))
         if not self.known or self._store.capabilities.is_shared:
             self._following = asyncio.get_running_loop().create_task(self._follow(), name="penstock-keys")
 

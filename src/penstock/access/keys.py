@@ -152,7 +152,7 @@ class KeyRing:
             await asyncio.wait({self._fetching})
 
     def _among(self, algorithm: str, kid: str | None) -> list[Key]:
-        """Return matching keys. A named key is for its name or, if it is the only key of its algorithm, for no name."""
+        """Return matching keys. A named key matches its name, or no name if it is the only key of its algorithm."""
         keys = [key for key in (*self._fixed, *self._fetched) if key.algorithm == algorithm]
         if kid is None:
             return keys if len(keys) == 1 else [key for key in keys if key.kid is None]

@@ -117,7 +117,7 @@ class QuotaBatcher:
         if self._alone is None:
             self._alone = Windows()
             log.warning(
-                "quotas cannot be counted over all servers: this one lets pass its share",
+                "quotas cannot be counted over all servers: this server admits its share",
                 shard=self._store.shard, servers=servers, reason=str(error),
             )  # fmt: skip
         waits: list[int] = []

@@ -128,7 +128,7 @@ def shared_place() -> Path:
         return base
     own = Path(tempfile.mkdtemp(prefix=f"{base.name}-"))
     log.warning(
-        "the spool is in a directory of its own, which only a proper stop removes", directory=str(own), reason=reason
+        "the spool is in a separate directory, which is removed only by a clean stop", directory=str(own), reason=reason
     )
     return own
 

@@ -131,11 +131,11 @@ class WebhookDelivery:
             try:
                 await self.run_once()
             except PenstockError as error:
-                log.warning("a webhook cannot read the journal now and tries again", error=str(error))
+                log.warning("a webhook cannot read the journal now and will retry", error=str(error))
                 await self._rest()
                 continue
             except Exception:
-                log.exception("a webhook failed and tries again", webhook=ids.to_uuid(self.webhook.id))
+                log.exception("a webhook failed and will retry", webhook=ids.to_uuid(self.webhook.id))
                 await self._rest()
                 continue
             await self._wait()
@@ -203,7 +203,7 @@ class WebhookDelivery:
 
     def _missed(self, oldest: int) -> None:
         log.warning(
-            "a webhook was so far behind that the journal no longer has what it missed; it goes on from the oldest event",
+            "a webhook missed events that the journal no longer has; it continues with the oldest event",
             webhook=ids.to_uuid(self.webhook.id),
             events=oldest - self.cursor,
         )

@@ -73,9 +73,7 @@ class WebhookDispatcher(PeriodicService):
         try:
             await self._note(everybody=True)
         except PenstockError as error:
-            log.warning(
-                "what was delivered last could not be written down and is repeated at the next start", error=str(error)
-            )
+            log.warning("the last deliveries could not be recorded and are repeated at the next start", error=str(error))
 
     async def run_once(self) -> None:
         """Record deliveries, and at intervals the positions of all webhooks."""

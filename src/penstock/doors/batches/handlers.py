@@ -256,7 +256,7 @@ class BatchesDoor:
             ),
             Route("GET", "/dequeue", self.dequeue, "Dequeue messages", tag, query=DEQUEUE, listed=wire.ItemView),
             Route("POST", "/ack", self.ack, "Acknowledge messages", tag, body=ITEMS, **settles),
-            Route("POST", "/nack", self.nack, "Give messages back as failed", tag, body=NACKS, **settles),
+            Route("POST", "/nack", self.nack, "Nack messages", tag, body=NACKS, **settles),
             Route("POST", "/heartbeat", self.heartbeat, "Renew the leases of messages", tag, body=HEARTBEATS, **settles),
             Route("GET", "/dlq", self.list_dead, "List dead letters", tag, query=DEAD, listed=wire.DeadView),
             Route("POST", "/dlq/delete", self.delete_dead, "Delete a dead letter", tag, body=ITEM, body_required=True),

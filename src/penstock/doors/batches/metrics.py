@@ -66,7 +66,7 @@ class BatchesMetrics(Collector):
             ("enqueue", "Messages enqueued.", "enqueued"),
             ("dequeue", "Messages dequeued.", "dequeued"),
             ("ack", "Messages acknowledged.", "acked"),
-            ("nack", "Messages given back as failed.", "nacked"),
+            ("nack", "Messages that were nacked.", "nacked"),
         ):
             family = CounterMetricFamily(f"mqueue_{name}_total", text, labels=_LABELS)
             for topic, count in self._tally.counts.items():

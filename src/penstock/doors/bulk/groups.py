@@ -240,14 +240,14 @@ class GroupHandlers(BulkDoor):
                 "POST",
                 f"{path}/ack",
                 self.ack,
-                "Acknowledge epochs up to one",
+                "Acknowledge all epochs up to one",
                 TAG,
                 EpochAckReply,
                 ACK,
                 body_required=True,
                 also=((409, LeasesLostReply),),
             ),
-            Route("POST", f"{path}/release", self.release, "Give back all that a group holds", TAG, GroupReleaseReply),
+            Route("POST", f"{path}/release", self.release, "Release all jobs of a group", TAG, GroupReleaseReply),
             Route("POST", f"{path}/heartbeat", self.heartbeat, "Renew all leases", TAG, GroupHeartbeatReply, HEARTBEAT),
         ]
         return [route._replace(namespaced=True) for route in routes]

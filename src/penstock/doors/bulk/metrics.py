@@ -47,10 +47,10 @@ class GroupMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
-        lag = GaugeMetricFamily("penstock_group_lag", "Jobs that wait in the queues of a consumer group.", labels=_LABELS)
+        lag = GaugeMetricFamily("penstock_group_lag", "Waiting jobs in the queues of a consumer group.", labels=_LABELS)
         held = GaugeMetricFamily("penstock_group_in_flight", "Jobs that a consumer group holds.", labels=_LABELS)
         seen = GaugeMetricFamily(
-            "penstock_group_last_seen_seconds", "When a consumer group was last heard of, since 1970.", labels=_LABELS
+            "penstock_group_last_seen_seconds", "Time of the last request of a consumer group, since 1970.", labels=_LABELS
         )
         for each in self._standings:
             who = (each.namespace, each.group)

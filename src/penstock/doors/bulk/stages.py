@@ -127,7 +127,7 @@ class StageHandlers:
                 "POST",
                 "/bulk/stages/{txn}",
                 self.stage,
-                "Stage rows, out of sight",
+                "Stage rows, not visible yet",
                 TAG,
                 StagedReply,
                 query=STAGE,
@@ -135,18 +135,18 @@ class StageHandlers:
                 body_required=True,
                 also=((501, ErrorReply), (507, ErrorReply)),
             ),
-            Route("POST", "/bulk/stages/{txn}/abort", self.abort, "Drop what is staged and not committed", TAG, AbortReply),
+            Route("POST", "/bulk/stages/{txn}/abort", self.abort, "Drop rows that are not committed", TAG, AbortReply),
             Route(
                 "POST",
                 "/bulk/commits",
                 self.commit,
-                "Have staged rows appear, exactly once",
+                "Publish staged rows, exactly once",
                 TAG,
                 CommitReply,
                 COMMIT,
                 body_required=True,
             ),
-            Route("GET", "/bulk/commits/{key}", self.state, "How it stands with a commit", TAG, CommitReply),
+            Route("GET", "/bulk/commits/{key}", self.state, "The state of a commit", TAG, CommitReply),
         ]
         return [route._replace(namespaced=True) for route in routes]
 

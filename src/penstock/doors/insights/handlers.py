@@ -138,17 +138,17 @@ class InsightHandlers(BulkDoor):
     def routes(self) -> list[Route]:
         """Return all routes under ``/insights``."""
         tag = "Insights"
-        routes = [Route("GET", "/insights", self.overview, "What the lake knows, and how fresh", tag, wire.InsightsReply)]
+        routes = [Route("GET", "/insights", self.overview, "Contents and age of the lake", tag, wire.InsightsReply)]
         told: list[tuple[str, Callable[[Request], Awaitable[Any]], str, type[msgspec.Struct], BodyReader[Any]]] = [
-            ("queues", partial(self._windowed, "queues"), "What queues did", wire.QueueFiguresReply, _WINDOW),
-            ("series", self.series, "What happened, step by step", wire.SeriesReply, _SERIES),
-            ("latency", self.latency, "Percentiles of how long jobs waited or took", wire.LatencyReply, _LATENCY),
+            ("queues", partial(self._windowed, "queues"), "Figures of queues", wire.QueueFiguresReply, _WINDOW),
+            ("series", self.series, "Figures per step", wire.SeriesReply, _SERIES),
+            ("latency", self.latency, "Percentiles of durations of jobs", wire.LatencyReply, _LATENCY),
             ("failures", partial(self._windowed, "failures"), "Failures by fingerprint", wire.FailuresReply, _WINDOW),
             ("backlog", partial(self._windowed, "backlog"), "Depth and age of queues", wire.BacklogReply, _WINDOW),
-            ("workers", partial(self._windowed, "workers"), "How well workers are used", wire.UtilisationReply, _WINDOW),
-            ("tenants", partial(self._windowed, "tenants"), "Who gets how much", wire.TenantsReply, _WINDOW),
+            ("workers", partial(self._windowed, "workers"), "Utilisation of workers", wire.UtilisationReply, _WINDOW),
+            ("tenants", partial(self._windowed, "tenants"), "Use of each namespace", wire.TenantsReply, _WINDOW),
             ("slo", partial(self._windowed, "slo"), "Objectives: attainment and burn rate", wire.ObjectivesReply, _WINDOW),
-            ("forecast", partial(self._windowed, "forecast"), "Backlog to be expected", wire.ForecastReply, _WINDOW),
+            ("forecast", partial(self._windowed, "forecast"), "Forecast of the backlog", wire.ForecastReply, _WINDOW),
         ]
         routes += [
             Route("GET", f"/insights/{path}", handler, summary, tag, reply, query=query, arrow_too=True)

@@ -241,7 +241,7 @@ class MessagesDoor:
             Route("GET", f"{queues}/messages", self.consume, "Consume messages", tag, wire.MessagesReply, query=CONSUME),
             Route("DELETE", f"{queues}/messages", self.purge, "Purge a queue", tag, wire.PurgedReply),
             Route("DELETE", "/messages/{receipt}", self.ack, "Acknowledge a message", tag, **settled),
-            Route("POST", "/messages/{receipt}/nack", self.nack, "Give a message back", tag, **settled),
+            Route("POST", "/messages/{receipt}/nack", self.nack, "Nack a message", tag, **settled),
             Route("GET", f"{queues}/dlq", self.drain, "Take dead letters", tag, wire.MessagesReply, query=DEAD),
             Route("POST", f"{queues}/dlq/replay", self.replay, "Replay dead letters", tag, wire.ReplayedReply, query=DEAD),
         ]

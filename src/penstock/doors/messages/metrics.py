@@ -20,7 +20,7 @@ _COUNTERS: Final = (
     ("published", "Messages published."),
     ("consumed", "Messages handed to consumers."),
     ("acked", "Messages acknowledged."),
-    ("nacked", "Messages given back."),
+    ("nacked", "Messages that were nacked."),
     ("dlq_routed", "Messages that became dead letters."),
 )
 

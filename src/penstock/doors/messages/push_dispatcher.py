@@ -177,7 +177,7 @@ class Pusher:
             try:
                 await self._take_some()
             except PenstockError as error:
-                log.warning("messages to push cannot be had now, trying again", **self._who(), error=str(error))
+                log.warning("messages to push cannot be claimed now, trying again", **self._who(), error=str(error))
                 await pause(self._engine.clock, limits.push_rest_ms)
             except Exception:
                 log.exception("pushing failed and is tried again", **self._who())
@@ -201,7 +201,7 @@ class Pusher:
     def _pushed(self, task: asyncio.Task[None]) -> None:
         del self._pushing[task]
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a message could not be pushed; its lease will run out", **self._who(), exc_info=error)
+            log.error("a message could not be pushed; its lease will expire", **self._who(), exc_info=error)
 
     async def _push(self, delivery: Delivery, lease_ms: int) -> None:
         """Push a message once, and store the result. ``lease_ms``: the duration of its lease."""
@@ -225,7 +225,7 @@ class Pusher:
             return
         final = 400 <= status < 500 and status != _TOO_MANY_REQUESTS
         plan_ms = self._office.rules.retry_delays_ms
-        log.debug("a message was not taken", **self._who(), message=to_ulid(int(hold.ref)), error=error)
+        log.debug("a push was refused", **self._who(), message=to_ulid(int(hold.ref)), error=error)
         if await self._say(Nack(self._queue.namespace, [hold], error, final=final, plan_ms=plan_ms)):
             tally.nacked += 1
 
@@ -259,7 +259,7 @@ class Pusher:
                 if outcome is not None and not isinstance(outcome, LEASE_GONE):
                     raise outcome
         except PenstockError as error:
-            log.warning("a pushed message could not be settled; its lease will run out", **self._who(), error=str(error))
+            log.warning("a pushed message could not be settled; its lease will expire", **self._who(), error=str(error))
             return False
         return not any(outcomes)
 

@@ -83,10 +83,10 @@ class SubscriptionHandlers:
         tag, path = "Messages", "/namespaces/{ns}/queues/{queue}/subscriptions"
         routes = [
             Route(
-                "POST", path, self.add, "Have messages pushed to a webhook", tag, wire.NewIdReply, SUBSCRIPTION,
+                "POST", path, self.add, "Push messages to a webhook", tag, wire.NewIdReply, SUBSCRIPTION,
                 status=201, body_required=True,
             ),
             Route("GET", path, self.list_subscriptions, "List the webhooks of a queue", tag, wire.SubscriptionsReply),
-            Route("DELETE", "/subscriptions/{id}", self.remove, "Have messages pushed no more", tag, status=204),
+            Route("DELETE", "/subscriptions/{id}", self.remove, "Stop pushing messages", tag, status=204),
         ]  # fmt: skip
         return [route._replace(asks=True) for route in routes]

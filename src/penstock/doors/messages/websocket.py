@@ -225,7 +225,7 @@ class Consumer(WebSocket):
             try:
                 await self._engine.run(Requeue(self._queue.namespace, holds, Arrow.RETURN))
             except PenstockError as error:
-                log.warning("messages could not be given back; their leases will run out", error=str(error))
+                log.warning("messages could not be released; their leases will expire", error=str(error))
 
     def _expire(self) -> None:
         """Close the connection because its token has expired."""
@@ -240,7 +240,7 @@ class Consumer(WebSocket):
             try:
                 await self._take_some()
             except PenstockError as error:
-                log.warning("messages to push cannot be had now, trying again", error=str(error))
+                log.warning("messages to push cannot be claimed now, trying again", error=str(error))
                 await pause(self.clock, limits.push_rest_ms)
             except Exception:
                 log.exception("pushing over a WebSocket failed and is tried again")

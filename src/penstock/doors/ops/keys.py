@@ -90,12 +90,12 @@ class KeyHandlers:
         if self._gate.is_open:
             # The first key enables authentication for all clients. An unauthenticated client must not decide that.
             raise Forbidden(
-                "Nobody is asked for a key here, so nobody may make the first one over the network. Make it with penstock keys "
-                "create where the store is, or set auth_tokens or api_key."
+                "This server has no authentication, so the first key cannot be created over the network. Create it with "
+                "penstock keys create where the store is, or set auth_tokens or api_key."
             )
         made = await self._keys.make(wish)
         by = req.identity.subject or "a token"
-        log.info("an API key was made", key=made.key.id, namespaces=wish.namespaces, roles=wish.roles, by=by)
+        log.info("an API key was created", key=made.key.id, namespaces=wish.namespaces, roles=wish.roles, by=by)
         return KeyReply(ok=True, key=_view(made.key), secret=made.text)
 
     async def listing(self, req: Request) -> KeysReply:
@@ -113,7 +113,7 @@ class KeyHandlers:
         tag = "Keys"
         return [
             Route("GET", "/keys", self.listing, "List API keys", tag, KeysReply, asks=True),
-            Route("POST", "/keys", self.make, "Make an API key", tag, KeyReply, body=_BODY, body_required=True, asks=True),
+            Route("POST", "/keys", self.make, "Create an API key", tag, KeyReply, body=_BODY, body_required=True, asks=True),
             Route("DELETE", "/keys/{id}", self.revoke, "Revoke an API key", tag, RevokedReply, asks=True),
         ]
 

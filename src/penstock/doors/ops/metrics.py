@@ -82,7 +82,7 @@ class Metrics:
     def _registered(self) -> Iterator[Metric]:
         workers = self._workers
         yield GaugeMetricFamily("bunqueue_workers_total", "Workers that are registered.", len(workers))
-        yield GaugeMetricFamily("bunqueue_workers_active", "Workers that were heard lately.", workers.active)
+        yield GaugeMetricFamily("bunqueue_workers_active", "Workers that sent a heartbeat lately.", workers.active)
         yield CounterMetricFamily("bunqueue_workers_processed_total", "Jobs that workers reported done.", workers.processed)
         yield CounterMetricFamily("bunqueue_workers_failed_total", "Jobs that workers reported failed.", workers.failed)
         yield CounterMetricFamily("penstock_events_missed_total", "Events slow readers had no room for.", self._hub.missed)
@@ -147,9 +147,9 @@ class Metrics:
         engines = [(str(number), each) for number, each in enumerate(self._engine.engines)]
         if all(each.fast is None and each.buffer is None for _, each in engines):
             return
-        up = GaugeMetricFamily("penstock_redis_up", "0 while Redis is done without.", labels=["shard"])
+        up = GaugeMetricFamily("penstock_redis_up", "0 while Redis is not used.", labels=["shard"])
         lent = CounterMetricFamily("penstock_fast_jobs_total", "Jobs handed out from ready lists.", labels=["shard"])
-        buffered = GaugeMetricFamily("penstock_buffer_jobs", "Jobs promised and not stored yet.", labels=["shard"])
+        buffered = GaugeMetricFamily("penstock_buffer_jobs", "Jobs in the enqueue buffer, not stored yet.", labels=["shard"])
         for number, each in engines:
             if each.fast is not None:
                 up.add_metric([number], int(each.fast.is_reachable))

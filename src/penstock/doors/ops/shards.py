@@ -1,4 +1,4 @@
-"""Handlers for operators of several shards: the places of queues, and rebalancing over another number of shards."""
+"""Handlers for operators of several shards: their state, and rebalancing over another number of shards."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class ShardHandlers:
         """Return the routes for operators."""
         tag = "Monitoring"
         return [
-            Route("GET", "/shards", self.status, "Where the queues are", tag, ShardsReply),
+            Route("GET", "/shards", self.status, "Shards, and the progress of a rebalance", tag, ShardsReply),
             Route(
                 "POST",
                 "/shards/rebalance",

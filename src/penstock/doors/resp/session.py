@@ -383,7 +383,7 @@ class RespSession:
                 "command, and ACK, NACK, BACK or DACK for each message."
             )
         if self.received:
-            raise InvalidInput("A message that was received is held: say what became of it before you subscribe")
+            raise InvalidInput("A received message is held: send ACK, NACK, BACK or DACK before SUBSCRIBE")
         over = await RespSubscription(self, self.key_of(command[1])).run()
         if not over.goes_on:
             self._slots.append(over.last)

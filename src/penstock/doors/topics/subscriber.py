@@ -256,7 +256,7 @@ class Subscriber:
             try:
                 await self._engine.run(Requeue(self.queue.namespace, [hold], Arrow.RETURN))
             except PenstockError as error:
-                log.warning("a held message could not be given back; its lease will run out", error=str(error))
+                log.warning("a held message could not be released; its lease will expire", error=str(error))
 
     # Claims.
 
