@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the routes, and a page for people to read it."""
+"""The OpenAPI document, generated from the routes, and a page that displays it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class OpenApi:
         self._page: bytes | None = None
 
     def routes(self) -> list[Route]:
-        """Return the routes under which the description is found."""
+        """Return the routes of the document and of the page."""
         return [
             Route("GET", "/openapi.json", self.document, "OpenAPI document", "Documentation", public=True),
             Route("GET", "/docs", self.page, "API reference", "Documentation", public=True),
@@ -54,7 +54,7 @@ class OpenApi:
         ]
 
     async def document(self, _req: object) -> Plain:
-        """Answer with the document."""
+        """Answer with the OpenAPI document."""
         if self._document is None:
             await self._make()
         return Plain(self._document or b"", JSON)
@@ -66,7 +66,7 @@ class OpenApi:
         return Plain(self._page or b"", "text/html; charset=utf-8")
 
     async def _make(self) -> None:
-        """Make the document and the page once, in slices."""
+        """Build the document and the page once, in slices."""
         async with self._making:
             if self._page is None:
                 self._document, self._page = await in_slices(self._steps())

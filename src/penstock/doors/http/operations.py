@@ -1,4 +1,4 @@
-"""One operation of the OpenAPI document, made from its route."""
+"""One operation of the OpenAPI document, generated from its route."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _ERRORS: Final = {
 }
 _OF_BODIES: Final = (408, 413)
 _OF_ACCESS: Final = (401,)
-#: A probe is answered whatever happens; these remain if that fails, or if a web page asks.
+#: A probe is always answered. These errors remain: an internal failure, or a refused origin of a web page.
 _OF_PROBES: Final = (403, 500)
 _PATH: Final[dict[str, dict[str, Any]]] = {"part": {"type": "integer", "minimum": 0}}
 _NAME: Final = "A-Za-z0-9_.:-"
@@ -106,7 +106,7 @@ def operation(route: Route, schemas: Schemas) -> dict[str, Any]:
 
 
 def needs_nobody(route: Route) -> bool:
-    """Tell whether a route is answered to everybody."""
+    """Return whether a route needs no authentication."""
     return (route.public and not route.of_all) or route.probe
 
 
@@ -182,7 +182,7 @@ def _error_headers(status: int) -> dict[str, Any]:
 
 
 def _other(route: Route, status: int, schemas: Schemas) -> dict[str, Any]:
-    """Describe what is answered with another status, in a shape of its own."""
+    """Describe an answer with another status and its own shape."""
     found = [shape for each, shape in route.also if each == status]
     shapes = [shape for shape in found if shape is not str]
     content = {JSON: _any_of(shapes, schemas)} if shapes else {}
@@ -192,7 +192,7 @@ def _other(route: Route, status: int, schemas: Schemas) -> dict[str, Any]:
 
 
 def _reply(route: Route, schemas: Schemas) -> dict[str, Any]:
-    """Describe a good answer."""
+    """Describe a successful answer."""
     described = _content(route, schemas)
     if route.warned:
         about = {"description": "Fields that do not exist, and were ignored.", "schema": _STRING}
@@ -252,5 +252,5 @@ def _texts(shapes: Any) -> str:
 
 
 def first_line(shape: type) -> str:
-    """Return what a struct says of itself."""
+    """Return the first line of a struct's docstring."""
     return (shape.__doc__ or "").splitlines()[0]
