@@ -241,7 +241,7 @@ class Monitors:
         collections = msgspec.to_builtins(collections_of(self.engine))
         self._tell(Kind.STORAGE_STATUS, {"collections": collections, "diskFull": self.engine.store.status().full})
 
-    # Warnings: once when a threshold is passed, and again only after the value was below it.
+    # Warnings: once when a threshold is passed, and again only after it was no longer passed.
 
     def _warn(self) -> None:
         limit = self._thresholds.memory_mb
