@@ -24,9 +24,9 @@ _TOKEN: Final = {
     "type": "http",
     "scheme": "bearer",
     "bearerFormat": "JWT",
-    "description": "A token of the server, an API key, or a JSON Web Token. What it must allow is in the operation's x-right.",
+    "description": "A token of the server, an API key, or a JSON Web Token. The operation's x-right is the required right.",
 }
-_KEY: Final = {"type": "apiKey", "in": "header", "name": "X-Api-Key", "description": "The same, shown in another header."}
+_KEY: Final = {"type": "apiKey", "in": "header", "name": "X-Api-Key", "description": "The same token in another header."}
 _STYLE: Final = """
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;color:#1b2733;background:#fff}
 h2{margin-top:2.5rem;border-bottom:1px solid #d5dde5}summary{cursor:pointer;padding:.3rem 0}
@@ -88,7 +88,7 @@ class OpenApi:
             yield
         return {
             "openapi": "3.1.0",
-            "info": {"title": "Penstock", "version": __version__, "description": "One queue server with four front doors."},
+            "info": {"title": "Penstock", "version": __version__, "description": "A queue server with four APIs."},
             "paths": paths,
             "components": {
                 "schemas": schemas.components,

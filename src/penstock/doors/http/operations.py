@@ -24,15 +24,15 @@ _STRING: Final = {"type": "string"}
 _BYTES: Final = {"type": "string", "format": "binary"}
 _ERRORS: Final = {
     400: "The request is not valid, or the job is not in a state for this.",
-    401: "A token is needed, or the one shown is not good.",
-    403: "The token may not do this, or not in this namespace. While no token is asked for: a web page of another site asks, "
-    "or the Host is no name of this server.",
-    404: "There is no such thing.",
+    401: "A token is required, or the token is not valid.",
+    403: "The token does not have the right, or not in this namespace. Without authentication: the request comes from a web "
+    "page of another site, or the Host is not a name of this server.",
+    404: "The job, queue, namespace or route does not exist.",
     408: "The body did not arrive in time.",
     413: "The body is too large.",
     414: "The path or the query string is too long.",
-    429: "Too many requests, or too many jobs for the namespace. Retry-After says when to come back.",
-    500: "It may or may not have happened, or only a part of it: see the text.",
+    429: "Too many requests, or too many jobs for the namespace. Retry-After is the time to wait.",
+    500: "The outcome is unknown, or only a part was done: see the text.",
     503: "The server cannot do this now. Retry in a moment.",
     507: "The disk is full.",
 }
@@ -46,14 +46,14 @@ _IDEMPOTENCY: Final = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
-    "description": "Requests with the same key are the same request: it is done once, and answered alike.",
+    "description": "Requests with the same key count as one request: it is executed once, and each gets the same answer.",
     "schema": {"type": "string", "minLength": 1, "maxLength": limits.idempotency_key_chars_max},
 }
 _LAST_EVENT: Final = {
     "name": "Last-Event-ID",
     "in": "header",
     "required": False,
-    "description": "The id of the last event that was received: the stream begins with the next one. 0: with the oldest.",
+    "description": "The id of the last received event: the stream begins with the next one. 0: with the oldest.",
     "schema": _STRING,
 }
 
@@ -128,9 +128,9 @@ def parameters(route: Route) -> list[dict[str, Any]]:
 
 
 def _namespace(route: Route) -> dict[str, Any]:
-    text, pattern = "Whose queues and jobs are meant.", f"^[{_NAME}]+$"
+    text, pattern = "The namespace of the queues and jobs.", f"^[{_NAME}]+$"
     if route.anywhere:
-        text, pattern = f"{text} * is all namespaces.", rf"^([{_NAME}]+|\*)$"
+        text, pattern = f"{text} * means all namespaces.", rf"^([{_NAME}]+|\*)$"
     schema = {
         "type": "string",
         "default": "default",
@@ -195,7 +195,7 @@ def _reply(route: Route, schemas: Schemas) -> dict[str, Any]:
     """Describe a successful answer."""
     described = _content(route, schemas)
     if route.warned:
-        about = {"description": "Fields that do not exist, and were ignored.", "schema": _STRING}
+        about = {"description": "Unknown fields, which were ignored.", "schema": _STRING}
         described["headers"] = {WARNING_HEADER: about}
     return described
 

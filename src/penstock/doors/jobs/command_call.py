@@ -173,7 +173,7 @@ class CommandTable:
         self.engine = engine
         self._entries: dict[str, CommandEntry] = {}
         for group in groups:
-            assert not self._entries.keys() & group.keys(), "a command is there twice"
+            assert not self._entries.keys() & group.keys(), "a command is defined twice"
             for name, entry in group.items():
                 right, everywhere = command_right(name)
                 self._entries[name] = entry._replace(right=right, everywhere=everywhere)

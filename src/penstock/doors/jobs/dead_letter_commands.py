@@ -102,7 +102,7 @@ class DeadLetters:
     def routes(self) -> list[Route]:
         """Return the routes that HTTP also has."""
         path = "/queues/{queue}/dlq/stats"
-        return self.queues.namespaced(Route("GET", path, self.http_stats, "Figures of the DLQ", "DLQ", c.DeadStatsReply))
+        return self.queues.namespaced(Route("GET", path, self.http_stats, "DLQ statistics", "DLQ", c.DeadStatsReply))
 
     async def remove(self, call: CommandCall, queue: str, job: str) -> DataReply:
         key = self.queues.queue_key(call, queue)

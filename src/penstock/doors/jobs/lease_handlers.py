@@ -67,7 +67,7 @@ class LeaseHandlers(JobsDoor):
                 "POST",
                 "/jobs/held-batch",
                 self.held_batch,
-                "Ask which jobs are still held",
+                "Check which jobs are still held",
                 "Jobs",
                 replies.BatchReply,
                 body=HELD_BATCH,

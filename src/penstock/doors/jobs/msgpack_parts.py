@@ -72,7 +72,7 @@ class Node:
     def add_large(self, node: Node, end: int) -> None:
         """Add a large container. Raises ValueError if it is the key of a map."""
         if self.is_map and not self.values % 2:
-            raise ValueError("a container is no key")
+            raise ValueError("a container cannot be a key")
         self.left -= 1
         before = self.values - self.is_map
         if before:
@@ -149,7 +149,7 @@ def split_steps(frame: bytes) -> Steps[tuple[Node, int]]:
         steps += count // _RUN_VALUES
     _check(values)
     if place != len(frame):
-        raise ValueError("the end is somewhere else")
+        raise ValueError("the value does not end with the frame")
     return top, values
 
 
@@ -180,7 +180,7 @@ def _skip(frame: bytes, place: int, most: int) -> tuple[int, int, int]:
 
 
 def _fail() -> Never:
-    raise ValueError("a number is cut off")
+    raise ValueError("a number is truncated")
 
 
 def _check(values: int) -> None:

@@ -241,7 +241,7 @@ class QueueHandlers(JobsDoor):
         if buffered and (buffer is None or not buffer.has_copies):
             raise Refused("This server has no enqueue buffer. Start it with --store postgresql://… and --redis URL.")
         if buffered and buffer is not None and not buffer.is_open:
-            raise Refused("The log of this server's enqueue buffer cannot be opened. Look at its own log, and at --data.")
+            raise Refused("The log of this server's enqueue buffer cannot be opened. Check the server's log, and --data.")
         command = Configure(
             key,
             EventKind.CONFIG_MODE_CHANGED,

@@ -300,7 +300,7 @@ class EventStream:
             until = self._clock.steady_ms() + limits.reader_stuck_ms_max
             while self._door.queues.waiting(self._req.scope.client):
                 if self._clock.steady_ms() >= until:
-                    raise RuntimeError("the client takes nothing")
+                    raise RuntimeError("the client does not read")
                 await pause(self._clock, LOOK_EVERY_MS)
             self._unseen_bytes = 0
 

@@ -354,7 +354,7 @@ class TcpConnection(asyncio.Protocol):
         """
         await self._taking.wait()
         if self._lost or self._transport.is_closing():
-            raise RuntimeError("the client is gone")
+            raise RuntimeError("the client has disconnected")
         self._transport.write(frame)
 
     def refuse(self, error: PenstockError) -> None:

@@ -165,7 +165,7 @@ class UnreadAnswers:
         free = limits.answers_bytes_max - self._waiting_bytes
         crowded = (self._waiting_bytes and size > free) or (held and held + size > free)
         if crowded or not has_room(limits.answers_waiting_max, self.waiting, answers):
-            raise TooMany("Too many answers wait for clients that do not read theirs. Retry in a moment.")
+            raise TooMany("Too many answers wait for clients that do not read. Retry in a moment.")
         until = self._clock.steady_ms() + limits.answer_stall_ms_max
         self._count_waiting(client, 1, size)
         try:
