@@ -130,7 +130,7 @@ class TcpConnection(asyncio.Protocol):
             self._watch()
 
     def eof_received(self) -> bool:
-        """Answer what the client has sent; it sends no more. Waits for it end."""
+        """Answer what the client has sent; it sends no more. Its commands that wait are ended."""
         self.finish()
         return True
 

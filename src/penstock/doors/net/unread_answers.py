@@ -6,7 +6,7 @@ number is bounded by that of requests in progress on a connection.
 
 Over HTTP/2 a client can leave some answers of a connection unread and read others. So while a connection has unread
 answers, its small ones are counted, too. Of the acknowledged bytes, as many do not count as were received outside of
-requests: they may be PING frames, and each of these has a reply of its own size.
+requests: they may be PING frames, and each of these gets a reply of the same size.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class ReplyConnection:
         self.transport = transport
         self.counted = 0  #: bytes of the replies that were counted
         self.acked = 0  #: how many of these bytes have left the buffer
-        self.received = 0  #: always 0: no replies are sent to what a client only announces
+        self.received = 0  #: always 0: a frame that is only announced gets no reply
 
     def look(self, _now: int) -> bool:
         """Update how much was taken. Return False if the connection is closed."""
