@@ -21,9 +21,10 @@ _WOKEN_MAX: Final = 16
 
 
 class LoopShare:
-    """In one round of the event loop, commands begin within ``limits.slice_ms``. The others wait for later rounds, in order.
+    """In one round of the event loop, commands begin within ``limits.loop_share_ms``. The others wait for later rounds.
 
-    No round is skipped: the first waiting commands continue in the next round, those behind them in the round after it.
+    They wait in line, and no round is skipped: the first ones continue in the next round, those behind them in the round
+    after it.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -62,7 +63,7 @@ class LoopShare:
             self._waiting -= 1
 
     def _begin(self) -> None:
-        self.ends_at = self.elapsed_s() + limits.slice_ms / 1_000
+        self.ends_at = self.elapsed_s() + limits.loop_share_ms / 1_000
         self._round = asyncio.get_running_loop().call_soon(self._begin_next)
 
     def _begin_next(self) -> None:
