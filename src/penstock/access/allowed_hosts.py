@@ -1,4 +1,4 @@
-"""The host names that an open server accepts. A page that points a name of its own at the server is refused."""
+"""The host names that an open server accepts. A page that points another name at the server is refused."""
 
 from __future__ import annotations
 

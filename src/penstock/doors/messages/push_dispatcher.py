@@ -225,7 +225,7 @@ class Pusher:
             return
         final = 400 <= status < 500 and status != _TOO_MANY_REQUESTS
         plan_ms = self._office.rules.retry_delays_ms
-        log.debug("a push was refused", **self._who(), message=to_ulid(int(hold.ref)), error=error)
+        log.debug("a push failed", **self._who(), message=to_ulid(int(hold.ref)), error=error)
         if await self._say(Nack(self._queue.namespace, [hold], error, final=final, plan_ms=plan_ms)):
             tally.nacked += 1
 
