@@ -59,7 +59,7 @@ class UnitOfWork:
         self.readied: list[Sequence[Job]] = []  #: jobs that are ready now and were not before
         self.reconfigured: set[QueueKey] = set()  #: queues whose settings were changed
         self.ready: set[int] = set()  #: numbers of the queues in which something may have become claimable
-        self.ended: list[tuple[Job, Arrow]] = []  #: live jobs that completed, died or vanished, and how
+        self.ended: list[tuple[Job, Arrow]] = []  #: unfinished jobs that completed, died or were removed, and how
         self.followed = 0  #: how many of these were followed up for the jobs that need them
         self.ends: list[JobEnd] = []  #: other ends to apply to jobs that need the ended jobs
         self.spared: dict[int, int] = {}  #: by ended job: the job on another shard that does not need it any more

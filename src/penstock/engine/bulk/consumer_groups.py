@@ -122,7 +122,7 @@ class ConsumerGroups(PeriodicService):
         self._all = engine
         self._home = engine.engines[0]
         self._turns: dict[_TurnKey, tuple[asyncio.Lock, int]] = {}
-        self._seen: dict[tuple[str, str], int] = {}  #: steady ms when a sign of life was last stored
+        self._seen: dict[tuple[str, str], int] = {}  #: steady ms when the use of a group was last stored
         self._renewed: dict[EpochName, int] = {}  #: steady ms before which the leases of an epoch do not expire
 
     # Requests.

@@ -274,7 +274,7 @@ async def end_epochs(_engine: EngineContext, work: UnitOfWork, commands: Sequenc
 
 
 async def seen(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Seen]) -> None:
-    """Apply a batch of signs of life."""
+    """Apply a batch of records that groups are in use."""
     for command in commands:
         name = (command.namespace, command.group)
         if command.queues is None:

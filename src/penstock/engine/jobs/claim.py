@@ -1,4 +1,4 @@
-"""The claim: what a caller asks for, and its state. ``serve_claims.py`` has the verb, ``claim_waiters.py`` the waiters."""
+"""The claim: what a caller asks for, and its state. ``serve_claims.py`` has its function, ``claim_waiters.py`` the waiters."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Claim(QueueCommand[list[Delivery]]):
 def lease_ms_of(queue: Queue, asked_ms: int | None, job: Job | None = None) -> int:
     """Return the length of a lease (ms) for a claim that asked for ``asked_ms``; None: as the queue's settings say.
 
-    ``job``: None stands for a job without a stall timeout of its own.
+    ``job``: None means a job without a stall timeout of its own.
     """
     stall = queue.settings.stall
     default_ms = max(stall.stall_interval, stall.grace_period) if stall.enabled else 0

@@ -1,7 +1,7 @@
 """Periodic services: retention, recovery, and other background work.
 
-Each service has the same life: ``start``, ``stop``, and ``run_once``, which does a bounded piece of work. A test can call it
-without any time passing.
+Each service has the same life cycle: ``start``, ``stop``, and ``run_once``, which does a bounded piece of work. A test can
+call it without any time passing.
 """
 
 from __future__ import annotations

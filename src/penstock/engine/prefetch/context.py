@@ -1,4 +1,4 @@
-"""What the parts of a ready cache know of it.
+"""What the parts of a ready cache use of it.
 
 ``ReadyCache`` is made of them and imports them, so they must not import it.
 """

@@ -527,7 +527,7 @@ class ShardedEngine:
         for engine in self.engines:  # a cron of that name that pushed to another queue is replaced
             try:
                 old = None if engine is home else await engine.store.cron_get(command.key)
-            except StorageFailed:  # a cron of that name may be there, unless it is known to be at home
+            except StorageFailed:  # a cron of that name may be there, unless it is known to be on its queue's shard
                 if await home.store.cron_get(command.key) is None:
                     raise
                 continue
