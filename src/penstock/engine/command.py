@@ -32,12 +32,12 @@ class Lane:
 class IfUnknown:
     """Advice about a command whose outcome is unknown, for the person who gets that answer."""
 
-    CHANGE: Final = "Look at what it was about, and send it again if it did not."
+    CHANGE: Final = "Check whether the change was made, and send it again if it was not."
     PUSH: Final = (
-        "Push it again with the same jobId or Idempotency-Key, and it is there once. Without one it may be there twice."
+        "Push it again with the same jobId or Idempotency-Key: it is stored once. Without one it may be stored twice."
     )
-    PULL: Final = "Pull again: what was leased without an answer comes back when its lease ends."
-    SETTLE: Final = "Send it again with the same token: a refusal then means that it counted, or that the lease is over."
+    PULL: Final = "Pull again: jobs that were leased without an answer are ready again when their leases end."
+    SETTLE: Final = "Send it again with the same token: a refusal then means that it counted, or that the lease has ended."
     SETTLE_BY_ID: Final = "Send it again: it counts once. If it is not found then, it counted."
 
 

@@ -268,7 +268,7 @@ class EnqueueBuffer:
             self._engine.store.check_writable(grows=True)
         if status.since_ms is not None and clock.now_ms() - status.since_ms > OUT_OF_REACH_MS:
             raise StorageFailed(
-                f"Storage failed ({status.error}) too long ago to promise more. The server retries by itself."
+                f"Storage failed ({status.error}) too long ago: the log takes no more pushes. The server tries again."
             )
 
     def _queue(self, key: QueueKey) -> Queue:
@@ -379,9 +379,9 @@ class EnqueueBuffer:
             stored = await self._store(wal, records)
             await buffers.forget(wal, stored)
             if stored < records[-1].number:
-                log.warning("a part of the log of a server that is gone waits for its return", log=wal, stored=stored)
+                log.warning("a part of the log of another server is stored when that server returns", log=wal, stored=stored)
                 return
-            log.info("stored what another server had promised", log=wal, up_to=stored)
+            log.info("stored the log of another server", log=wal, up_to=stored)
         await buffers.forget(wal, 0)
 
     async def close(self) -> None:

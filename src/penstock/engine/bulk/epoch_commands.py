@@ -308,5 +308,5 @@ def over(number: int, acked: int) -> EpochOver:
     """Return the error for an epoch that cannot be claimed any more: all epochs up to ``acked`` are acknowledged."""
     return EpochOver(
         f"The group has acknowledged everything up to epoch {acked}, so epoch {number} cannot be claimed any more. Go on with "
-        f"epoch {acked + 1}, or release the group to begin anew."
+        f"epoch {acked + 1}, or release the group to start again."
     )

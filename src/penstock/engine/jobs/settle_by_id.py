@@ -215,4 +215,4 @@ def _not_in_hand(job: Job) -> WrongState:
     state = State(job.state)
     if state is State.DEAD:
         return WrongState(state.label, f"Message {job.id} is in the dead letter queue. Delete it there.")
-    return WrongState(state.label, f"Message {job.id} is {state.label}: nobody has it in hand. Dequeue it first.")
+    return WrongState(state.label, f"Message {job.id} is {state.label}: no consumer has it. Dequeue it first.")

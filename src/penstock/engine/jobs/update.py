@@ -126,7 +126,7 @@ async def _check_unique(work: UnitOfWork, job: Job) -> None:
         job.unique_key = None
         await work.tx.job_rewrite([job])
     elif await work.tx.job_find_unique([(job.queue, job.unique_key)]):
-        raise WrongState(State(job.state).label, "Another live job has this job's uniqueKey.")
+        raise WrongState(State(job.state).label, "Another unfinished job has this job's uniqueKey.")
 
 
 async def edit_data(_engine: EngineContext, work: UnitOfWork, commands: Sequence[EditData]) -> None:

@@ -268,7 +268,7 @@ class ReadyCache:
             except FastPathFailed:
                 self.failed()
             except PenstockError as error:  # the database has failed: the leases of the jobs expire
-                log.warning("what was on a ready list could not be taken back", queue=key, error=str(error))
+                log.warning("the jobs of a ready list could not be taken back", queue=key, error=str(error))
 
     async def take_back(
         self,
@@ -339,7 +339,7 @@ class ReadyCache:
     async def _give_up(self) -> None:
         try:
             if await self.engine.run(Abandon(self.generation)):
-                log.warning("the ready lists are given up; what was on them comes back", generation=self.generation)
+                log.warning("the ready lists are given up; their jobs return to the queues", generation=self.generation)
         except PenstockError:
             pass  # the leases of the jobs that were set aside expire
         finally:

@@ -197,7 +197,7 @@ async def move_many(
     except PenstockError as error:
         if count == 0:
             raise
-        raise PartlyDone(f"Interrupted after {count} jobs, the others are untouched: {error}") from error
+        raise PartlyDone(f"Interrupted after {count} jobs, the others are unchanged: {error}") from error
     return count
 
 

@@ -317,7 +317,7 @@ class Pushing:
         try:
             return await self._engines[home].run(Reserve(wishes, durable=self._durable))
         except StorageFailed as error:
-            raise StorageFailed(f"Shard {home} looks after this jobId and cannot be asked ({error})") from error
+            raise StorageFailed(f"Shard {home} has the reservation of this jobId and cannot be reached ({error})") from error
 
     async def _without_job(self, shard: int, several: Sequence[NameOwner]) -> list[NameOwner]:
         """Return the reservations whose names no job on their shard has."""
@@ -368,7 +368,7 @@ class Pushing:
         try:
             return await self._engines[other].run(command)
         except StorageFailed as error:
-            raise StorageFailed(f"Shard {other}, where a needed job lives, cannot be asked ({error})") from error
+            raise StorageFailed(f"Shard {other}, which has a needed job, cannot be reached ({error})") from error
 
     @staticmethod
     def _is_on(shard: int, name: _Name, places: dict[_Name, Reservation]) -> bool:

@@ -223,7 +223,7 @@ async def freeze(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Fr
     for command in commands:
         queue = work.tx.queue_find(command.key)
         if queue is None:
-            work.refuse(command, RebalanceRefused("The queue is gone, or on its way already."))
+            work.refuse(command, RebalanceRefused("The queue is gone, or is moving already."))
         elif (
             any(job.has(JobFlag.AWAITED) for job, _ in work.ended)
             or await work.tx.end_list(1)
@@ -245,7 +245,7 @@ async def prepare(_engine: EngineContext, work: UnitOfWork, commands: Sequence[P
         if queue is None:
             queue = await work.tx.queue_arrive(command.key, command.settings, command.created_at, command.move)
         elif queue.move.standing in (Standing.LEAVING, Standing.MOVED):
-            work.refuse(command, RebalanceRefused(f"Queue {command.key.name} is on its way from this shard, not to it."))
+            work.refuse(command, RebalanceRefused(f"Queue {command.key.name} is moving from this shard, not to it."))
             continue
         elif queue.move.attempt != command.move.attempt:
             await work.tx.queue_save(queue, command.settings, command.created_at)
@@ -345,7 +345,7 @@ async def count_jobs(_engine: EngineContext, work: UnitOfWork, commands: Sequenc
     for command in commands:
         queue = work.tx.queue_away(command.key)
         if queue is None:
-            work.refuse(command, RebalanceRefused("The queue is not on its way."))
+            work.refuse(command, RebalanceRefused("The queue is not moving."))
         else:
             work.answer(command, await work.tx.queue_count(queue))
 
@@ -408,7 +408,7 @@ async def clear(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Cle
             work.refuse(command, RebalanceRefused("There is nothing to clear."))
             continue
         if queue.move.attempt != command.attempt:
-            work.refuse(command, RebalanceRefused("Somebody else has begun anew."))
+            work.refuse(command, RebalanceRefused("Another attempt to move the queue has begun."))
             continue
         count = await work.tx.queue_clear(queue, limits.move_slice_jobs)
         if not count:
@@ -424,7 +424,7 @@ async def retarget(engine: EngineContext, work: UnitOfWork, commands: Sequence[R
     for command in commands:
         layout = work.tx.layout
         if layout is None or layout.epoch != command.epoch or layout.target not in (None, command.target):
-            work.refuse(command, RebalanceRefused("Another rebalance is under way."))
+            work.refuse(command, RebalanceRefused("Another rebalance is in progress."))
             continue
         if layout.target is None:
             if layout.shard >= layout.shards:
