@@ -21,7 +21,7 @@ _WOKEN_MAX: Final = 16
 
 
 class LoopShare:
-    """In one round of the event loop, commands begin within ``limits.slice_ms``. The others wait for later rounds, in line.
+    """In one round of the event loop, commands begin within ``limits.loop_share_ms``. The others wait in line for later rounds.
 
     No round is left out: the first who wait go on in the next one, those of the line in the one after it.
     """
@@ -59,7 +59,7 @@ class LoopShare:
             self._waiting -= 1
 
     def _begin(self) -> None:
-        self.ends_at = self.elapsed_s() + limits.slice_ms / 1_000
+        self.ends_at = self.elapsed_s() + limits.loop_share_ms / 1_000
         self._round = asyncio.get_running_loop().call_soon(self._begin_next)
 
     def _begin_next(self) -> None:
