@@ -59,7 +59,7 @@ class Signal(_Subscribers[P, object]):
 
 
 class AwaitedSignal(_Subscribers[P, Awaitable[object]]):
-    """Something that goes on only when each subscriber has done its part. An error of a subscriber is raised."""
+    """Something that continues only when each subscriber has done its part. An error of a subscriber is raised."""
 
     __slots__ = ()
 

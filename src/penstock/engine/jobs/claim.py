@@ -68,7 +68,7 @@ class ClaimState:
         self.engine = engine
 
     def skip_ready_list(self) -> None:
-        """Have the store serve the claim from now on."""
+        """Let the store serve the claim from now on."""
         self.skips_ready_list = True
 
     def abandon(self) -> None:

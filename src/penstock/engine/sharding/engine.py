@@ -352,7 +352,7 @@ class ShardedEngine:
         return outcomes
 
     async def _settle_elsewhere(self, command: Settlement, outcomes: list[Any]) -> None:
-        """Look up jobs that were not found on the other shards, and wait for those that are moving."""
+        """Look up, on the other shards, jobs that were not found, and wait for those that are moving."""
         until = self.clock.steady_ms() + limits.move_hold_ms
         while True:
             again = [place for place, outcome in enumerate(outcomes) if isinstance(outcome, (JobNotFound, QueueMoving))]
