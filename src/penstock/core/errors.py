@@ -21,7 +21,7 @@ class PenstockError(Exception):
         super().__init__(message or " ".join((type(self).__doc__ or "").split()))
 
 
-# What the caller can mend.
+# Errors that the caller can correct.
 
 
 class InvalidInput(PenstockError):
@@ -73,7 +73,7 @@ class ProtocolError(InvalidInput):
 
     def __init__(self, message: str | None = None, *, silent: bool = False) -> None:
         super().__init__(message)
-        self.silent = silent  #: whoever sent it is not to be told: it speaks another protocol
+        self.silent = silent  #: no error is sent to the client, because it uses another protocol
 
 
 class Unauthorized(PenstockError):
@@ -199,7 +199,7 @@ class MethodRefused(PenstockError):
 
     def __init__(self, message: str | None = None, *, allow: str = "GET") -> None:
         super().__init__(message)
-        self.allow = allow  #: the methods that are, with commas between them
+        self.allow = allow  #: the allowed methods, with commas between them
 
 
 class HeadRefused(MethodRefused):
@@ -327,7 +327,7 @@ class NameContested(PenstockError):
 
     def __init__(self, message: str | None = None, *, withdrawn: frozenset[int] = frozenset()) -> None:
         super().__init__(message)
-        self.withdrawn = withdrawn  #: tickets that are of no use any more, see core.names
+        self.withdrawn = withdrawn  #: tickets that are no longer used, see core.names
 
 
 class PartlyDone(PenstockError):
@@ -344,7 +344,7 @@ class PartlyPushed(PartlyDone):
         self.stored = stored  #: ids of the jobs of each part, in order; None: not stored, or not known to be
 
 
-# What the operator can mend.
+# Errors that the operator can correct.
 
 
 class RowChanged(PenstockError):
@@ -360,7 +360,7 @@ class StorageFull(PenstockError):
 
     def __init__(self, message: str | None = None, *, room_made: bool = False) -> None:
         super().__init__(message)
-        self.room_made = room_made  #: some was given back from the reserve: what needs little may be tried again
+        self.room_made = room_made  #: some of the reserve was released: small writes may be tried again
 
 
 class StorageFailed(PenstockError):
@@ -375,7 +375,7 @@ class OutcomeUnknown(PenstockError):
     code = "outcome_unknown"
 
     def with_advice(self, advice: str) -> OutcomeUnknown:
-        """Return the same error with what to do about it, which depends on what was asked for."""
+        """Return the same error with the given advice, which depends on the request."""
         return OutcomeUnknown(f"{self} {advice}")
 
 
