@@ -1,6 +1,7 @@
-"""What a commit tells the other servers of a shard: how counts changed, and what falls due earlier than they know.
+"""The part of a commit that other servers of a shard need: changes of counts, and earlier due times.
 
-It travels in the journal, next to the events, so that whoever has read the journal up to a block has all of it, exactly once.
+It is stored in the journal, beside the events, so that a server that has read the journal up to a block has all of it,
+exactly once.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CommitNotice(msgspec.Struct, array_like=True, omit_defaults=True):
-    """Of one commit."""
+    """The notice of one commit."""
 
     tallies: dict[int, list[int]] = {}
     """By queue: how many jobs more or fewer there are in each state."""
@@ -37,7 +38,7 @@ decode: Final = msgspec.msgpack.Decoder(CommitNotice).decode
 
 
 def bring_forward(horizon: Horizon, news: CommitNotice) -> None:
-    """Take over the moments of a commit that are earlier than what was known."""
+    """Apply the due times of a commit that are earlier than the known ones."""
     due, job_expiry, lease_expiry, cron = news.horizon
     horizon.due_ms = earlier(horizon.due_ms, due)
     horizon.job_expiry_ms = earlier(horizon.job_expiry_ms, job_expiry)
@@ -47,7 +48,7 @@ def bring_forward(horizon: Horizon, news: CommitNotice) -> None:
 
 
 def earlier(known: int | None, new: int | None) -> int | None:
-    """Return the earlier of two moments, of which there may be one or none."""
+    """Return the earlier of two moments; each may be None."""
     if new is None:
         return known
     return new if known is None or new < known else known
