@@ -27,7 +27,7 @@ QUEUES: Final = (
 def chosen(
     queues: Sequence[int], states: Sequence[int], created_from: int | None = None, created_to: int | None = None
 ) -> str:
-    """Return the condition for jobs of some queues and states, created at or after a wall-clock time and before another (ms)."""
+    """Return the condition for jobs of some queues and states, created from a wall-clock time on and before another (ms)."""
     parts = [f"j.queue in ({_listed(queues)})", f"j.state in ({_listed(states)})"]
     if created_from is not None:
         parts.append(f"j.created_at >= {created_from:d}")

@@ -18,19 +18,19 @@ class CommitNotice(msgspec.Struct, array_like=True, omit_defaults=True):
     """The notice of one commit."""
 
     tallies: dict[int, list[int]] = {}
-    """By queue: how many jobs more or fewer there are in each state."""
+    """By queue: the change of the number of jobs in each state."""
     horizon: tuple[int | None, int | None, int | None, int | None] = (None, None, None, None)
-    """The earliest moments this commit has booked: due, job expiry, lease expiry, cron."""
+    """The earliest due times that this commit has added: due, job expiry, lease expiry, cron."""
     crons: int = 0
-    """How many crons there are more or fewer."""
+    """The change of the number of crons."""
     webhooks: bool = False
-    """Whether webhooks were changed, those that messages are pushed to included."""
+    """Whether webhooks were changed, including those that messages are pushed to."""
     unfollowed: bool = False
-    """Whether there are ends that others have to be told of."""
+    """Whether there are ends that dependent jobs must receive."""
     fronts: list[int] = []
-    """Queues in which a job got to a place that others may take for empty; see queue_heads.py."""
+    """Queues in which a job got a position that other servers may count as empty; see queue_heads.py."""
     queues: list[int] = []
-    """Queues that were made, removed, or got other settings: who waits at one that was paused may get a job now."""
+    """Queues that were created, removed, or got other settings: a claim that waits at a queue that was paused may get a job now."""
 
 
 encode: Final = msgspec.msgpack.Encoder().encode

@@ -193,7 +193,7 @@ def copied_payloads(jobs: Sequence[tuple[Job, Payload]]) -> list[tuple[int, byte
 
 
 Lease = tuple[int, int | None, int | None, int | None]
-"""The length of a lease, when it ends, when its job has to be done at the latest, and when it was started, if it was."""
+"""The length of a lease, its end, the deadline of its job, and its start, if it was started."""
 
 
 def by_lease(jobs: Sequence[Changed]) -> dict[Lease, list[Changed]]:
