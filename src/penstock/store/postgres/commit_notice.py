@@ -30,7 +30,7 @@ class CommitNotice(msgspec.Struct, array_like=True, omit_defaults=True):
     fronts: list[int] = []
     """Queues in which a job got a position that other servers may count as empty; see queue_heads.py."""
     queues: list[int] = []
-    """Queues that were created, removed, or got other settings: a claim that waits at a queue that was paused may get a job now."""
+    """Queues that were created, removed, or got other settings: a claim that waits at a paused one may get a job now."""
 
 
 encode: Final = msgspec.msgpack.Encoder().encode
