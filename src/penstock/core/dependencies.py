@@ -152,7 +152,7 @@ def why_failed(needed: Job, arrow: Arrow | None = None) -> str:
     if arrow is Arrow.DISCARD or (arrow is None and details.reason == DeathReason.DISCARDED):
         return "the job was discarded"
     if arrow is None or arrow in _FAILURES:
-        return (details.error or "the job failed, and nobody said why")[: limits.flow_error_chars_max]
+        return (details.error or "the job failed without an error text")[: limits.flow_error_chars_max]
     return f"the job was gone before it completed ({arrow})"
 
 

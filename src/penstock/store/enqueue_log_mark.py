@@ -30,7 +30,7 @@ _CAUSES: Final = (
     "of it was put back."
 )
 _NO_MARK: Final = (
-    "penstock.mark is missing or damaged, and the log of the enqueue buffer was not closed: it cannot be told whether the log "
+    "penstock.mark is missing or damaged, and the log of the enqueue buffer was not closed: it is unknown whether the log "
     "is complete. Copy penstock.mark along with the other files, or stop the server before you copy them."
 )
 

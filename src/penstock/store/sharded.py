@@ -272,7 +272,7 @@ class ShardedStore:
         answers = await self._ask(*(shard.name_find(namespace, names) for shard in self._up()))
         found = {name: job_id for answer in answers for name, job_id in answer.items()}
         if len(found) < len(set(names)) and self.down():
-            raise StorageFailed(f"Not all shards could be asked ({'; '.join(self.down())}). Retry in a moment.")
+            raise StorageFailed(f"Not all shards could be queried ({'; '.join(self.down())}). Retry in a moment.")
         return found
 
     async def job_select(self, selection: Selection) -> list[Place]:
@@ -343,7 +343,7 @@ class ShardedStore:
         return [shard for shard in self.shards if shard.status().writable]
 
     def _not_all(self) -> StorageFailed:
-        return StorageFailed(f"Not all shards could be asked ({'; '.join(self.down())}). Retry in a moment.")
+        return StorageFailed(f"Not all shards could be queried ({'; '.join(self.down())}). Retry in a moment.")
 
     @staticmethod
     async def _ask(*questions: Awaitable[T]) -> list[T]:

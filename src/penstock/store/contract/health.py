@@ -24,7 +24,7 @@ class StoreStatus(msgspec.Struct):
     def check(self, *, grows: bool) -> None:
         """Raise StorageFull or StorageFailed if no write is accepted. ``grows``: the write needs more disk space."""
         if self.error is not None and not self.full:
-            raise StorageFailed(f"Storage failed ({self.error}): nothing was stored. The server retries by itself.")
+            raise StorageFailed(f"Storage failed ({self.error}): nothing was stored. The server retries automatically.")
         if grows and self.full:
             raise StorageFull(self.refusal)
 

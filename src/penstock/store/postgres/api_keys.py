@@ -44,7 +44,7 @@ async def add(db: Connection, key: ApiKey, most: int) -> None:
         await db.execute(_MAKE_ROOM, key.created_at, most)
         count = await db.fetchval("select count(*) from api_keys")
         if count >= most:
-            raise TooMany(f"There are {count} API keys, and no more can be kept. Revoke those that nobody uses.")
+            raise TooMany(f"There are {count} API keys, and no more can be kept. Revoke unused ones.")
         scope = list(key.namespaces), list(key.roles)
         times = key.created_at, key.expires_at, key.revoked_at
         await db.execute(_ADD, key.id, key.digest, *scope, key.label, *times)

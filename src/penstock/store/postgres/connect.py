@@ -101,7 +101,7 @@ async def connect(
         asyncpg.ClientConfigurationError,
     ) as error:
         said = masked(str(error))
-        raise ConfigInvalid(f"The database does not let us in: {said}. Check the address given by --store.") from error
+        raise ConfigInvalid(f"The database refuses the connection: {said}. Check the address given by --store.") from error
     except ValueError:  # its text may contain a part of the password
         raise ConfigInvalid(
             "The address given by --store cannot be read. Percent-encode special characters in its password, such as / as %2F."
@@ -109,7 +109,7 @@ async def connect(
     except Exception as error:
         if is_lost(error) or isinstance(error, asyncpg.PostgresError):  # it is starting, or accepts no connections now
             reason = reason_of(error)
-            raise StorageFailed(f"The database cannot be reached: {reason}. The server tries again by itself.") from error
+            raise StorageFailed(f"The database cannot be reached: {reason}. The server retries automatically.") from error
         raise
 
 

@@ -46,7 +46,7 @@ def translate(error: BaseException) -> PenstockError | None:
     if isinstance(error, (asyncpg.CharacterNotInRepertoireError, asyncpg.UntranslatableCharacterError)):
         return InvalidInput("A name contains a zero character, which PostgreSQL cannot keep.")
     if is_lost(error):
-        return StorageFailed("The database cannot be reached: nothing was stored. The server tries again by itself.")
+        return StorageFailed("The database cannot be reached: nothing was stored. The server retries automatically.")
     if isinstance(error, asyncpg.PostgresError):
         return PenstockError(f"The database refused a statement: {error}")
     return None

@@ -399,7 +399,7 @@ class PostgresStore(PostgresStoreReads):
     def stay_alone(self) -> None:
         """Block new transactions until the current one ends. Raises RowChanged if others are already open."""
         if not self._turns.stay_alone():
-            raise RowChanged("Another transaction of this server is under way.")
+            raise RowChanged("Another transaction of this server is open.")
 
     def end(self, db: Connection) -> None:
         """Return a connection to the store."""

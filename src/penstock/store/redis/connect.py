@@ -61,7 +61,7 @@ class RedisLink:
     async def run(self, ask: Callable[[], Awaitable[Any]]) -> Any:
         """Run a command. Raises FastPathFailed, at once while Redis is known to be failing."""
         if not self.breaker.allows():
-            raise FastPathFailed("Redis is left alone for a moment, after a failure.")
+            raise FastPathFailed("Redis is not used for a moment, after a failure.")
         try:
             answer = await ask()
         except (RedisError, OSError, TimeoutError) as error:

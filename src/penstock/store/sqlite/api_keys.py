@@ -36,7 +36,7 @@ def add(db: apsw.Connection, key: ApiKey, most: int) -> None:
         db.execute(_MAKE_ROOM, (key.created_at, most))
         (count,) = next(iter(db.execute("select count(*) from api_keys")))
         if count >= most:
-            raise TooMany(f"There are {count} API keys, and no more can be kept. Revoke those that nobody uses.")
+            raise TooMany(f"There are {count} API keys, and no more can be kept. Revoke unused ones.")
         scope = ",".join(key.namespaces), ",".join(key.roles)
         times = key.created_at, key.expires_at, key.revoked_at
         db.execute(_ADD, (key.id, key.digest, *scope, key.label, *times))

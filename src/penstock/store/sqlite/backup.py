@@ -279,9 +279,7 @@ def verify(backup: Path, tell: Progress) -> Manifest:
         )
     found = look(path, tell)
     if found != manifest.contents:
-        raise BackupInvalid(
-            f"{path} does not hold what its manifest says: {found}, not {manifest.contents}. Use another backup."
-        )
+        raise BackupInvalid(f"{path} does not match its manifest: {found}, not {manifest.contents}. Use another backup.")
     return manifest
 
 

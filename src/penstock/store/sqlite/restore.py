@@ -149,7 +149,7 @@ def _there(directory: Path) -> list[Path]:
 def _check_free(directory: Path, *, replace: bool) -> None:
     if any(path.stat().st_size for path in _there(directory)) and not replace:
         raise ConfigInvalid(
-            f"There is a store in {directory} already. Choose another directory with --data, or say --replace: that "
+            f"There is a store in {directory} already. Choose another directory with --data, or use --replace: that "
             "moves it into a directory beside the restored one. Nothing was changed."
         )
 

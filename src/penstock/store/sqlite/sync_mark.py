@@ -208,7 +208,7 @@ _CAUSES: Final = (
     "was put back."
 )
 _NO_MARK: Final = (
-    "penstock.mark is missing or damaged, and the store was not closed: it cannot be told whether the log penstock.db-wal is "
+    "penstock.mark is missing or damaged, and the store was not closed: it is unknown whether the log penstock.db-wal is "
     "complete. Copy penstock.mark along with the other files, or stop the server before you copy them."
 )
 

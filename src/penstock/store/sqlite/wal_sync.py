@@ -57,7 +57,7 @@ class LogSync:
             try:
                 db.execute("update shutdown set clean = 0 where clean = 1")
             except apsw.FullError:
-                log.warning("the disk is full: the file cannot say that it is in use, only penstock.mark does")
+                log.warning("the disk is full: the file cannot be marked as in use, only penstock.mark records it")
         if position.frames == 0:
             db.set_busy_timeout(0)
             try:
