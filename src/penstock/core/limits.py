@@ -363,7 +363,8 @@ held_commands_max: Final = 50_000
 moved_jobs_known_max: Final = 65_536  # jobs whose shard is remembered because their ids contain another one
 
 # Limits of work at once, so that nothing occupies the event loop for long.
-slice_ms: Final = 2  # of the commands of a listener's connections, or of a reader's events; then other work continues
+slice_ms: Final = 2  # of the events of a reader in one turn of the event loop; then other work continues
+loop_share_ms: Final = 5  # of the commands of all connections of a listener in one turn of the event loop
 batch_commands_max: Final = 4_096
 row_changed_tries_max: Final = 20  # of a transaction that conflicts with other servers
 pending_commands_max: Final = 100_000

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger("penstock.resp")
 
 
+#: Commands after which the session looks at the time again: to look before each would cost more than the smallest commands.
+_LOOKS_EVERY: Final = 8
 #: Commands that only ask. They are not done for a client that is lost.
 _ASKS: Final = frozenset(name for name, entry in COMMANDS.items() if entry.kind in (Kind.NOW, Kind.PULL)) | {b"TOPICS"}
 
@@ -196,7 +198,7 @@ class RespSession:
         share, link = self._share, self.link
         try:
             for place, command in enumerate(commands):
-                if place and share.elapsed_s() >= share.ends_at:
+                if place % _LOOKS_EVERY == _LOOKS_EVERY - 1 and share.elapsed_s() >= share.ends_at:
                     await share.turn()
                 name = command[0].upper()
                 if link.lost and name in _ASKS:
