@@ -107,7 +107,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when it is told to: for tests and simulations.
+    """A clock that only moves when a method moves it: for tests and simulations.
 
     ``advance`` moves both readings together and makes each scheduled call at its own moment. ``jump_wall`` moves only the
     wall clock, like a correction by the system administrator. ``identity``: of the start of its machine.

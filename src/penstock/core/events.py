@@ -1,8 +1,8 @@
 """The events of the journal: their kinds, and the fields of each kind.
 
 An event is one flat tuple ``(kind, queue, job id, custom id, *fields)``; FIELDS names the fields. All events of one commit
-have its time, so an event has no time of its own. An event that ends an attempt contains all timestamps of the attempt, so
-that readers of the history need no other data.
+have its time, so an event does not have a separate time. An event that ends an attempt contains all timestamps of the
+attempt, so that readers of the history need no other data.
 """
 
 from __future__ import annotations

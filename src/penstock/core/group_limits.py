@@ -86,7 +86,7 @@ class GroupLimits(msgspec.Struct, frozen=True):
         return self.is_set or self.window_at is not None
 
     def rate(self, defaults: GroupDefaults | None) -> tuple[int | None, int]:
-        """The rate limit that applies now, and its window in ms."""
+        """Return the rate limit that applies now, and its window in ms."""
         if self.rate_limit is None and defaults is not None:
             return defaults.rate_limit, defaults.rate_window_ms
         return self.rate_limit, self.rate_window_ms

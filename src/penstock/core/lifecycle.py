@@ -283,7 +283,7 @@ _STORED = STORED_STATES
 
 # fmt: off
 TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
-    # arrow                     from                          to           what it does, and what it tells
+    # arrow                     from                          to           its effects, and its event
     **_rows(Arrow.ENQUEUE,      (_NOWHERE,),                  _WAITING,
             events=(Kind.JOB_PUSHED,)),
     **_rows(Arrow.ENQUEUE_FRONT, (_NOWHERE,),                 _WAITING,    jump_the_line,
