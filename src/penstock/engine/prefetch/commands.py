@@ -50,7 +50,8 @@ class Prefetch(QueueCommand[SetAside]):
 
     A list must be announced before anything is set aside for it: see ``SetAside.announced``. Otherwise a push could be
     committed after the jobs were read and before the list is known. That job would not be on the list, and would not make an
-    offer. ``is_empty``: the list has no jobs left; if there is nothing to fetch either, it is removed.
+    offer. A queue whose list was lost gets a new one when the jobs of the lost list are back, because they come first.
+    ``is_empty``: the list has no jobs left; if there is nothing to fetch either, it is removed.
     """
 
     __slots__ = ("count", "is_empty", "lease_ms")
@@ -141,7 +142,7 @@ async def prefetch(engine: EngineContext, work: UnitOfWork, commands: Sequence[P
             epoch = lists.hot.get(queue.number)
             if epoch is not None:
                 found = await _set_aside(work, command, queue, epoch)
-            elif may_be_hot(queue.settings):
+            elif may_be_hot(queue.settings) and queue.number not in lists.lost:
                 found = found._replace(announced=await _announce(engine, work, queue))
         work.answer(command, found)
 
