@@ -43,12 +43,12 @@ def worker(
     reload: bool,
     **server: Any,
 ) -> None:
-    """Run the tasks of a Python module, found from this directory on.
+    """Run the tasks of a Python module, imported from the current directory.
 
-    TASKS is a Tasks object of the module; without it, the only one there is, or what @task has made. SIGTERM and Ctrl-C finish
-    what runs, for up to --stop-timeout, and give back the rest; the second signal does so at once.
+    TASKS is a Tasks object of the module; without it, the only one in the module, or that of @task. SIGTERM and Ctrl-C
+    finish running jobs, for up to --stop-timeout, and release the others; the second signal releases all at once.
     """
-    # Other commands start without the SDK.
+    # Other commands do not import the SDK.
     from penstock.cli import worker_run  # noqa: PLC0415
 
     if reload:
