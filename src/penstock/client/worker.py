@@ -133,7 +133,7 @@ class Worker:
         handlers = ended.get_loop()
         try:
             asyncio.run(self._sit(handlers))
-        except Exception as error:  # noqa: BLE001, whoever waits for the worker is told
+        except Exception as error:  # noqa: BLE001, serve raises it
             self._desk.error = self._desk.error or error
         with contextlib.suppress(RuntimeError):  # that loop may be closed already
             handlers.call_soon_threadsafe(_resolve, ended)

@@ -1,4 +1,4 @@
-"""``gold/failures``: what goes wrong: errors that differ in ids, numbers and quoted words only are one.
+"""``gold/failures``: kinds of failures. Errors that differ only in ids, numbers and quoted words are one kind.
 
 Counts attempts that failed or stalled.
 """

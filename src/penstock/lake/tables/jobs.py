@@ -1,6 +1,6 @@
-"""``silver/jobs``: one row for each job, with how it stands.
+"""``silver/jobs``: one row for each job, with its state.
 
-Partials: a batch adds a row for each job that it has events of.
+Partials: a batch adds a row for each job of its events.
 """
 
 from __future__ import annotations

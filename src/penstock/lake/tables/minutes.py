@@ -1,6 +1,6 @@
-"""``gold/minutes``: what happened in each queue in each minute, in numbers.
+"""``gold/minutes``: the activity of each queue in each minute, in numbers.
 
-For all time, ``arrivals + revived + replayed - completions - dead - expired - removed`` is how many jobs are not finished.
+Over all time, ``arrivals + revived + replayed - completions - dead - expired - removed`` is the number of unfinished jobs.
 """
 
 from __future__ import annotations
