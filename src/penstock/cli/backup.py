@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _POSTGRES: Final = (
     "{url} is a PostgreSQL store; penstock backup and restore are for stores in files. Use PostgreSQL's own tools: pg_dump "
     "--format=custom for one point in time, or a base backup with WAL archiving (pg_basebackup, pgBackRest) for any. Back up "
-    "each shard by itself. See docs/backup.md."
+    "each shard separately. See docs/backup.md."
 )
 
 

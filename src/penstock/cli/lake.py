@@ -47,7 +47,7 @@ def _duration_ms(_context: click.Context, _option: click.Parameter, text: str | 
 @click.command()
 @LAKE
 @click.option("--url", metavar="URL", envvar="PENSTOCK_URL", default="http://127.0.0.1:6790", help="the server")
-@click.option("--namespace", metavar="NAME", default="*", help="whose events; * is everybody's, which is the default")
+@click.option("--namespace", metavar="NAME", default="*", help="the namespace of the events; *, the default: all namespaces")
 @click.option("--once", is_flag=True, help="end with the last event that the server has now")
 @click.option(
     "--every", metavar="TIME", callback=_duration_ms, default=None, help="take what has come this often, in one batch; 1m"

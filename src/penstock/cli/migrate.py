@@ -59,7 +59,7 @@ def _stores(given: tuple[str, ...]) -> tuple[str, ...]:
     flags = {"stores": ",".join(given)} if given else {}
     stores = configuration.load(flags, os.environ).stores
     if not stores:
-        raise ConfigInvalid("There is no PostgreSQL store to look at. Name it with --store postgresql://HOST/DATABASE.")
+        raise ConfigInvalid("No PostgreSQL store is given. Name it with --store postgresql://HOST/DATABASE.")
     return stores
 
 

@@ -34,7 +34,7 @@ STATES: Final = ("failed", "completed", "waiting", "delayed", "active", "waiting
 @click.option("--dry-run", is_flag=True, help="only show what would be done")
 @click.option("--again", is_flag=True, help="even if the same was done in the last 7 days")
 @click.option("--url", default="http://127.0.0.1:6790", show_default=True, envvar="PENSTOCK_URL", help="any server")
-@click.option("--namespace", help="whose jobs; default: the key's own")
+@click.option("--namespace", help="the namespace of the jobs; default: the key's own")
 @click.option("--master", default="local[*]", show_default=True, help="where Spark runs")
 def replay(*, dry_run: bool, master: str, states: Sequence[str], **given: Any) -> None:
     """Push jobs again: those of some states that a condition selects.

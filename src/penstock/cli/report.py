@@ -43,10 +43,10 @@ class _Step(click.ParamType[int]):
 
 @click.command()
 @LAKE
-@click.option("--namespace", metavar="NAME", help="whose queues; everybody's, unless given")
+@click.option("--namespace", metavar="NAME", help="the namespace of the queues; all namespaces, unless given")
 @click.option("--queue", metavar="NAME", help="one queue; all of them, unless given")
 @click.option("--from", "start", type=_Moment(), help="from when on; a day before --to, unless given")
-@click.option("--to", "end", type=_Moment(), help="up to when; the end of what the lake knows, unless given")
+@click.option("--to", "end", type=_Moment(), help="end of the window; the end of the lake's data, unless given")
 @click.option("--step", type=_Step(), help="how fine: 1m, 5m, 1h, 1d; as fits the time, unless given")
 @click.option(
     "--out",
@@ -75,7 +75,7 @@ def report(
         size = make_report(lake, out, asked)
     except LakeMissing:
         if Lake(lake).exists():
-            raise ConfigInvalid(f"The lake in {lake} knows of no event yet, so there is nothing to tell.") from None
+            raise ConfigInvalid(f"The lake in {lake} has no events yet, so there is nothing to report.") from None
         raise ConfigInvalid(f"There is no lake in {lake}. Build one with: penstock pipeline run --lake {lake}") from None
     except ValueError as error:  # an invalid question, or invalid objectives
         raise ConfigInvalid(f"{error}.") from None

@@ -13,8 +13,8 @@ def spark() -> None:
 
 
 @spark.command()
-@click.option("--url", metavar="URL", envvar="PENSTOCK_URL", help="look at this server, too")
-@click.option("--lake", metavar="DIR", envvar="PENSTOCK_LAKE", help="look at this lake, too")
+@click.option("--url", metavar="URL", envvar="PENSTOCK_URL", help="check this server, too")
+@click.option("--lake", metavar="DIR", envvar="PENSTOCK_LAKE", help="check this lake, too")
 @click.option("--start", is_flag=True, help="start Spark, which takes some seconds")
 def doctor(url: str | None, lake: str | None, *, start: bool) -> None:
     """Check Java, Spark and the other requirements; print each problem and its remedy. Exits with 1 if there is a problem."""

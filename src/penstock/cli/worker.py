@@ -13,7 +13,7 @@ import click
 @click.option("--url", metavar="URL", envvar="PENSTOCK_URL", help="the server; that of the tasks, unless given")
 @click.option("--api-key", metavar="KEY", envvar="PENSTOCK_API_KEY", help="key of the server (X-Api-Key)")
 @click.option("--token", metavar="TOKEN", envvar="PENSTOCK_TOKEN", help="bearer token of the server")
-@click.option("--namespace", metavar="NAME", envvar="PENSTOCK_NAMESPACE", help="whose jobs; default")
+@click.option("--namespace", metavar="NAME", envvar="PENSTOCK_NAMESPACE", help="the namespace of the jobs; default")
 @click.option("-c", "--concurrency", metavar="N", type=click.IntRange(min=1), default=10, help="jobs at a time; 10")
 @click.option("-q", "--queue", "queues", metavar="QUEUE", multiple=True, help="only these; all queues of the tasks")
 @click.option(
@@ -28,10 +28,10 @@ import click
     metavar="SECONDS",
     type=click.FloatRange(min=0),
     default=86_400.0,
-    help="for how long a job whose task no worker has is given back before it is dead; 86400",
+    help="for how long a job whose task no worker has is deferred before it is dead; 86400",
 )
 @click.option("-v", "--verbose", is_flag=True, help="log what the worker does in detail")
-@click.option("--reload", is_flag=True, help="start anew when a .py file below this directory changes")
+@click.option("--reload", is_flag=True, help="restart when a .py file below this directory changes")
 def worker(
     target: str,
     queues: tuple[str, ...],

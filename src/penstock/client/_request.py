@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 #: What a lost answer means, and what to do about it.
 IF_DONE: Final = "it may have been done"
 IF_PUSHED: Final = "it may be stored. Push it again with the same job_id, and it is there once"
-IF_TAKEN: Final = "something may have been leased to you. It comes back when the lease ends"
+IF_TAKEN: Final = "jobs may have been leased to you. They are ready again when the lease ends"
 IF_SETTLED: Final = (
     "it may have counted. Send it again with the same token: a refusal then means that it did, or that the lease is over"
 )

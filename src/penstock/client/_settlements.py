@@ -169,14 +169,14 @@ class Settlements:
         try:
             batch = await self.client.jobs.ack_many([context.info for context in contexts], given)
             for error in batch.errors:
-                log.warning("The end of job %s was not counted: %s", error.id, error.error)
+                log.warning("The ack of job %s was not counted: %s", error.id, error.error)
             self.processed += batch.count
         except LeaseLost as error:
             known = "may have been counted by an earlier try" if error.repeated else "was not counted"
-            log.warning("The end of %d jobs %s: %s", len(contexts), known, error)
+            log.warning("The ack of %d jobs %s: %s", len(contexts), known, error)
         except ApiError as error:
             if error.status not in (400, 413):
-                log.error("The end of %d jobs was refused, they will come again: %s", len(contexts), error)
+                log.error("The acks of %d jobs were refused, they will be delivered again: %s", len(contexts), error)
             elif len(done) > 1:  # one bad result must not affect the others
                 for each in done:
                     await self._ack([each])
@@ -187,10 +187,10 @@ class Settlements:
                 await self._ack([(contexts[0], Done(_results.missing(reason)))])
                 return
             else:
-                await self._fail(contexts[0], Failed(f"The end of the job was refused: {error}", [], final=True))
+                await self._fail(contexts[0], Failed(f"The ack of the job was refused: {error}", [], final=True))
                 return
         except PenstockError as error:
-            log.error("The end of %d jobs could not be told, they will come again: %s", len(contexts), error)
+            log.error("%d jobs could not be settled, they will be delivered again: %s", len(contexts), error)
         self._hand.leave(contexts)
 
     async def _fail(self, context: JobContext, failed: Failed) -> None:
@@ -210,7 +210,7 @@ class Settlements:
         try:
             await self.client.jobs.release([context.info for context in contexts], delay=delay)
         except PenstockError as error:
-            log.warning("%d jobs could not be given back, they will come again: %s", len(contexts), error)
+            log.warning("%d jobs could not be released, they will be delivered again: %s", len(contexts), error)
         self._hand.leave(contexts)
 
     # Reports.

@@ -143,7 +143,7 @@ class WorkerLoop:
         for context in runner.take_back():
             self.outbox.finished(context, DROPPED)
         if self._hand.count:
-            log.info("Jobs that run have %g s to end; told to stop again, they are given back", self.plan.stop_timeout)
+            log.info("Running jobs have %g s to end; a second stop releases them", self.plan.stop_timeout)
             await self._wait_until_empty(self.plan.stop_timeout)
         if self._hand.count:
             for context in list(self._hand.held.values()):
@@ -156,7 +156,9 @@ class WorkerLoop:
             # Threads that ignore the cancellation still have their jobs: these are released, and their outcomes will not count.
             await _clock.within(allowed, self.outbox.hand_in_all(left))
         except TimeoutError:
-            log.error("The server is away: %d jobs could not be handed in, they will come again", len(self._hand.held))
+            log.error(
+                "No answer from the server: %d jobs were not settled, they will be delivered again", len(self._hand.held)
+            )
 
     async def _wait_until_empty(self, seconds: float) -> None:
         self._hand.empty.clear()
@@ -307,7 +309,7 @@ class WorkerLoop:
         if context.timed_out:
             log.warning("Job %s: its handler did not end with its timeout. The next attempt may run beside it.", context.id)
             return
-        log.warning("Job %s was removed, or its lease has ended: its handler is told to stop", context.id)
+        log.warning("Job %s was removed, or its lease has ended: its handler is asked to stop", context.id)
         context.cancel()
         self.runner.cancel(context)
 

@@ -389,7 +389,7 @@ class Server:
         assert self._process.stdout is not None
         if not self._process.stdout.readline():
             self.__exit__(None, None, None)
-            raise RuntimeError("The server did not start; what it said is above")
+            raise RuntimeError("The server did not start; its output is above")
         self.url = f"http://{address}"
         return self
 

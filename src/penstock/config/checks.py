@@ -23,7 +23,7 @@ def check_listeners(config: Config) -> None:
     unasked = [str(each) for name, each in found.items() if not each.is_loopback and name not in config.unguarded]
     if unasked and not config.asks_for_tokens and not config.insecure:
         raise ConfigInvalid(
-            f"Listening on {', '.join(unasked)} would let everybody who can reach this machine in. Set AUTH_TOKENS or "
+            f"Listening on {', '.join(unasked)} would give access to everyone who can reach this machine. Set AUTH_TOKENS or "
             "JWT_SECRET, make keys and say auth_required, listen on 127.0.0.1, or say --insecure if that is what you want."
         )
     if exposed and config.dev_cert and not config.insecure:

@@ -162,7 +162,7 @@ def tokens(text: str) -> tuple[str, ...]:
     """Parse tokens. None of them may be empty."""
     tokens = tuple(token.strip() for token in text.split(","))
     if not all(tokens):
-        raise ValueError("an empty token would let everybody in; expected tokens separated by commas, or leave it unset")
+        raise ValueError("an empty token would admit every client; expected tokens separated by commas, or leave it unset")
     return tokens
 
 

@@ -217,7 +217,7 @@ SETTINGS: dict[str, Setting] = {
     "topics_lease_ms": Setting(
         parsers.duration(300, limits.HOUR_MS),
         ("PENSTOCK_TOPICS_LEASE_MS",),
-        "how long after a server died the messages that its subscribers held come back",
+        "how long after a server died the messages that its subscribers held are ready again",
     ),
     "messages": Setting(
         parsers.listener,
@@ -416,7 +416,7 @@ SETTINGS: dict[str, Setting] = {
     "ballast_bytes": Setting(
         parsers.number(0, 10**12),
         ("PENSTOCK_BALLAST_BYTES",),
-        "disk space reserved so that acks go on when the disk is full",
+        "disk space reserved so that acks continue when the disk is full",
     ),
     "bulk_processes": Setting(
         parsers.number(1, 16), ("PENSTOCK_BULK_PROCESSES",), "processes that read in bulk, each started when it is needed"

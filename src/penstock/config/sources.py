@@ -56,7 +56,7 @@ def _warnings(config: Config) -> Iterator[str]:
     for name in sorted(config.unguarded):
         listener = getattr(config, name)
         if not listener.is_loopback and not config.asks_for_tokens:
-            yield f"{name} listens on {listener} and asks nobody for a key, as auth.enabled in the file says."
+            yield f"{name} listens on {listener} and requires no key, because of auth.enabled in the file."
     if config.tls_client_ca_file is not None and config.resp_plain is not None:
         yield "resp_plain never uses TLS, so its clients need no certificate, although tls_client_ca_file is set."
 

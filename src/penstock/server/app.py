@@ -72,7 +72,7 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     ended_by_itself = not stop.done()
     await _stop(opened, http, reason="a listener ended" if ended_by_itself else stop.result())
     if ended_by_itself:
-        raise PenstockError("A listener ended by itself; the log says why.")
+        raise PenstockError("A listener stopped unexpectedly; the log has the reason.")
 
 
 async def _open(config: Config) -> _Opened:

@@ -142,7 +142,7 @@ def wanted(config: Config, name: str, listener: Listener) -> bool:
     except ConfigInvalid as error:
         if name in config.origins:
             raise
-        log.warning("going on without a listener", listener=name, reason=str(error))
+        log.warning("a listener is not started", listener=name, reason=str(error))
         return False
     return True
 
@@ -158,7 +158,7 @@ async def start(
     except OSError as error:  # another program was faster
         if name in config.origins:
             raise ConfigInvalid(f"Cannot listen on {listener}: {error.strerror}.") from None
-        log.warning("going on without a listener", listener=name, reason=str(error))
+        log.warning("a listener is not started", listener=name, reason=str(error))
         return False
     return True
 

@@ -105,7 +105,7 @@ def _source() -> Finding:
         name = import_module("pyspark_penstock").DefaultSource.name()
     except ImportError as error:
         return Finding("source", ok=False, text=f"pyspark_penstock cannot be imported: {error}", remedy=INSTALL)
-    return Finding("source", ok=True, text=f'format("{name}") is found by itself')
+    return Finding("source", ok=True, text=f'format("{name}") is found automatically')
 
 
 def _server(url: str) -> Finding:
@@ -215,5 +215,5 @@ def _start() -> Finding:
         version = spark.version
         spark.stop()
     except Exception as error:  # noqa: BLE001, whatever it is, it is what was asked for
-        return Finding("Spark", ok=False, text=str(error).splitlines()[0], remedy="see above; the log of Spark says more")
+        return Finding("Spark", ok=False, text=str(error).splitlines()[0], remedy="see above; the log of Spark has more")
     return Finding("Spark", ok=count == 10, text=f"{version} starts and counts")

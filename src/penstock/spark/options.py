@@ -478,7 +478,7 @@ def for_write_stream(given: Mapping[str, str], *, overwrite: bool) -> Options:
     found = _checked(_read(dict(given), WRITE_STREAM))
     if found.checkpoint_location is None and found.writer_id is None:
         raise OptionInvalid(
-            "Option checkpointLocation is missing: without it, a batch that is repeated could not be told from a new one."
+            "Option checkpointLocation is missing: without it, a repeated batch could not be distinguished from a new one."
         )
     return found
 

@@ -206,7 +206,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise LeasesLost(
                     f"{_what(error)} If leases ran out, the query was away for longer than leaseTimeout"
                     f" ({self.options.lease_timeout} ms), and these jobs went back to their queues. With onLeaseLost=skip this"
-                    f" batch goes on without them; whoever claims them gets them, this query too. {_TWICE}"
+                    f" batch goes on without them; the next claim gets them, also one of this query. {_TWICE}"
                 ) from error
 
     @staticmethod
@@ -286,7 +286,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise LeasesLost(
                 f"{_what(error)} Their batch is done, but was not acknowledged within leaseTimeout"
                 f" ({self.options.lease_timeout} ms), so these jobs went back to their queues. With onLeaseLost=skip the query"
-                f" goes on, and whoever claims them gets them, this query too. {_TWICE}"
+                f" goes on, and the next claim gets them, also one of this query. {_TWICE}"
             ) from error
         if lost:
             log.warning(

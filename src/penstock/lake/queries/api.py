@@ -271,7 +271,7 @@ class Insights:
             rows = rows.slice(0, question.limit)
         if rows.num_rows > question.rows_max:
             raise QuestionInvalid(
-                f"The answer has {rows.num_rows} rows, and at most {question.rows_max} are told at once (insight_rows_max). "
+                f"The answer has {rows.num_rows} rows, and at most {question.rows_max} are returned (insight_rows_max). "
                 "Name a queue, ask for longer steps, for less time, or by=namespace."
             )
         about: dict[str, Any] = {"from": window.start, "to": window.end}

@@ -51,7 +51,7 @@ def _objectives(facts: ReportData) -> Iterator[Highlight]:
             text = f"{where}: “{name}” uses up its room for errors {figure(rate)} times as fast as it may "
             text += f"(over the last {hours})"
             if row["alarm"] == "page":
-                yield Highlight("bad", f"{text}. Somebody should look at once.")
+                yield Highlight("bad", f"{text}. Check it at once.")
             else:
                 yield Highlight("warn", f"{text}. That is worth a ticket.")
         elif row["attained"] is not None and row["attained"] < row["target"]:
@@ -76,7 +76,7 @@ def _backlog(facts: ReportData) -> Iterator[Highlight]:
             left = round(row["depth"] / -growth) * MINUTE_MS
             yield Highlight("info", f"{text} It shrinks by {figure(-growth)} a minute; at that rate, it takes {span(left)}.")
         elif row["note"]:
-            yield Highlight("info", f"{text} How it goes on cannot be said yet: {row['note']}.")
+            yield Highlight("info", f"{text} There is no forecast yet: {row['note']}.")
         else:
             yield Highlight("info", text)
 

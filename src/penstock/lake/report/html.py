@@ -98,7 +98,7 @@ def page(facts: ReportData) -> str:
 {"".join(each for each in sections if each)}
 </main>
 <footer>
-<p>Made by <code>penstock pipeline report</code> from what the lake knows until {moment(facts.known_until)} UTC.{batch}
+<p>Made by <code>penstock pipeline report</code> from the data of the lake until {moment(facts.known_until)} UTC.{batch}
 Percentiles are off by 1&#8239;% at most.</p>
 </footer>
 </body>
@@ -272,7 +272,7 @@ def _backlog(facts: ReportData) -> str:
             facts.forecasts[:SHOWN_MAX],
         ),
     ]  # fmt: skip
-    return _section("backlog", "Backlog, and how it will go on", text, figures.backlog(facts), *tables)
+    return _section("backlog", "Backlog and forecast", text, figures.backlog(facts), *tables)
 
 
 def _failures(facts: ReportData) -> str:

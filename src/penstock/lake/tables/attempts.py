@@ -27,7 +27,7 @@ ATTEMPTS: Final = Table(
             (
                 "outcome",
                 TEXT,
-                "`completed`, `failed`, `stalled` (its worker sent no more heartbeats), `released` (given back)",
+                "`completed`, `failed`, `stalled` (its worker sent no more heartbeats), `released`",
             ),
             ("created_at", MOMENT, "when the job was pushed"),
             ("run_at", MOMENT, "when this attempt was due; none if an earlier server did not say"),

@@ -16,7 +16,7 @@ FAILURES: Final = Table(
     (
         NAMESPACE,
         QUEUE,
-        key("fingerprint", TEXT, "16 digits that stand for the pattern"),
+        key("fingerprint", TEXT, "16 digits that identify the pattern"),
         Column(
             "pattern", TEXT, "first", "the error with `<id>`, `<n>` and `<text>` for what differs; at most 300 characters"
         ),

@@ -22,7 +22,7 @@ MINUTES: Final = Table(
         count("failures", "attempts that failed, also those that are tried again"),
         count("retries", "failed attempts that are tried again"),
         count("stalls", "attempts whose worker sent no more heartbeats"),
-        count("releases", "jobs that a worker gave back"),
+        count("releases", "jobs that a worker released"),
         count("dead", "jobs that became dead letters"),
         count("revived", "dead letters brought back"),
         count("replayed", "completed jobs run again"),

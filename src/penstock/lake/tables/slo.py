@@ -27,7 +27,7 @@ SLO: Final = Table(
             ("within_ms", COUNT, "how long it may take; none for `success`"),
             ("target", SHARE, "the share of jobs that should be good"),
             ("window_ms", COUNT, "over which"),
-            ("at", MOMENT, "up to when it was measured: the end of the last minute that the lake knows of"),
+            ("at", MOMENT, "up to when it was measured: the end of the last minute in the lake"),
             ("jobs", COUNT, "jobs in the window"),
             ("good", COUNT, "good ones"),
             ("attained", SHARE, "their share"),

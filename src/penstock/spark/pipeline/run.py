@@ -107,7 +107,7 @@ class Builder:
         migrate(self._spark, lake, made_as, tell)
         left, lacking = behind(lake, batch), behind(lake, batch - 1)
         if lacking:  # removed, or added by a newer version: building only the last batch would not be enough
-            tell(f"made anew from bronze, all of it: {', '.join(table.path for table in lacking)}")
+            tell(f"built again from bronze, completely: {', '.join(table.path for table in lacking)}")
             rebuild(self._spark, lake, tables=lacking)
             left = [table for table in left if table not in lacking]
         paths = paths_of_batch(found, batch)
@@ -147,7 +147,7 @@ class Builder:
             aside = self._commit(files, number)
         except CommitFailedError as error:
             raise LakeInvalid(
-                f"Somebody else adds to {lake.shown} at the same time ({error}). Run one pipeline for a lake."
+                f"Another process adds to {lake.shown} at the same time ({error}). Run one pipeline for a lake."
             ) from error
         lag = sum(positions.vouched[shard] - place for shard, place in to.items())
         return BatchResult(number, sum(part.rows for part in parts), aside, steady() - began, lag)
@@ -351,7 +351,7 @@ def keep_up(lake: Lake, tell: Callable[[str], None], **more: Any) -> None:
         if kept.files_after != kept.files_before or kept.removed or kept.busy:
             rows = f", {kept.rows_before:,} rows are {kept.rows_after:,} now" if kept.rows_before else ""
             gone = f", {kept.removed} old files removed" if kept.removed else ""
-            busy = ", left alone: somebody else is at it" if kept.busy else ""
+            busy = ", skipped: another process folds it" if kept.busy else ""
             tell(f"{kept.table.path}: {kept.files_before} files are {kept.files_after} now{rows}{gone}{busy}")
 
 
