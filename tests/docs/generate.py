@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import click
+import grimp
 from bench import billion
 
 from penstock import config
@@ -142,7 +143,43 @@ def billion_jobs() -> str:
     return billion.text(billion.Measured())
 
 
+def layers() -> str:
+    """Draw the packages and who imports whom, from the code. Imports that follow from others are left out."""
+    graph = grimp.build_graph("penstock", exclude_type_checking_imports=True)
+    packages = sorted(
+        name for name in graph.find_children("penstock") if name not in ("penstock.__main__", "penstock.masking")
+    )
+    imports = {
+        package: {other for other in packages if other != package and _imports_directly(graph, package, other)}
+        for package in packages
+    }
+    lines = ["```mermaid", "flowchart TD"]
+    lines += [f"    {_node(name)}[{_node(name)}/]" for name in packages if (ROOT / "src" / name.replace(".", "/")).is_dir()]
+    for package, others in imports.items():
+        further = {last for other in others for last in _reached(imports, other)}
+        lines += [f"    {_node(package)} --> {_node(other)}" for other in sorted(others - further)]
+    return "\n".join([*lines, "```"])
+
+
+def _imports_directly(graph: grimp.ImportGraph, package: str, other: str) -> bool:
+    parts = {package, *graph.find_descendants(package)}
+    return any(
+        importer in parts
+        for each in {other, *graph.find_descendants(other)}
+        for importer in graph.find_modules_that_directly_import(each)
+    )
+
+
+def _reached(imports: dict[str, set[str]], package: str) -> set[str]:
+    return imports[package] | {last for other in imports[package] for last in _reached(imports, other)}
+
+
+def _node(name: str) -> str:
+    return name.removeprefix("penstock.")
+
+
 PARTS = {
+    "layers": layers,
     "lifecycle": lifecycle_part,
     "settings": settings,
     "serve": serve_help,
