@@ -109,7 +109,7 @@ def _source() -> Finding:
 
 
 def _server(url: str) -> Finding:
-    from penstock.spark import options  # noqa: PLC0415, what is missing was said above
+    from penstock.spark import options  # noqa: PLC0415, missing packages were reported above
     from penstock.spark.http_client import BulkClient  # noqa: PLC0415
 
     try:
@@ -139,7 +139,7 @@ def _lake(address: str) -> Iterator[Finding]:
         if not place.exists():
             return
     try:
-        from penstock.lake.location import Lake  # noqa: PLC0415, what is missing was said above
+        from penstock.lake.location import Lake  # noqa: PLC0415, missing packages were reported above
         from penstock.lake.tables import TABLES  # noqa: PLC0415
     except ImportError as error:
         yield Finding("lake", ok=False, text=f"cannot be opened: {error}", remedy=INSTALL)

@@ -4,12 +4,12 @@
 
     objectives:
       - name: mail is prompt
-        namespace: default     # * (all of them, each for itself) unless said
+        namespace: default     # * (all of them, each separately); the default
         queue: mail            # likewise
         kind: wait             # wait, run or total: how long; success: that jobs complete
         within: 30s            # for how long
         target: 0.99           # of jobs
-        window: 30d            # over which the target is kept; 30d unless said
+        window: 30d            # over which the target applies; 30d is the default
 
 Without the file there is one objective, DEFAULT: 99 % of jobs wait a minute at most, over 30 days, in every queue.
 """
