@@ -138,10 +138,14 @@ class WebSocket:
             await self._finish(receiving)
 
     async def send(self, messages: list[str]) -> None:
-        """Send messages one by one. Raises RuntimeError when the client is gone."""
+        """Send messages one by one, and take each from the list. Raises RuntimeError when the client is gone.
+
+        The server underneath copies a message. So the original is not kept while the client does not take it.
+        """
         assert self._transport is not None
-        for message in messages:
-            await self._transport.send_str(await self.render(message))
+        messages.reverse()
+        while messages:
+            await self._transport.send_str(await self.render(messages.pop()))
             self.outbox.moved()
 
     def message_bytes_max(self) -> int:

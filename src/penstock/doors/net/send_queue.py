@@ -20,9 +20,9 @@ M = TypeVar("M", str, bytes)
 class SendQueue(Generic[M]):
     """``send`` sends messages, oldest first; ``broken`` hears, once, that the reader is gone or takes nothing any more.
 
-    A ``send`` that takes messages one by one says with ``moved`` that it goes on. ``turn`` returns what each ``send`` has to
-    wait for (None: nothing), see ``BackgroundTurns``; one that waited is given ``most`` messages. A message that must be sent
-    waits for no turn, and nor does what is before it.
+    A ``send`` that takes messages one by one says with ``moved`` that it goes on; it may take them from their list. ``turn``
+    returns what each ``send`` has to wait for (None: nothing), see ``BackgroundTurns``; one that waited is given ``most``
+    messages. A message that must be sent waits for no turn, and nor does what is before it.
     """
 
     def __init__(
@@ -109,10 +109,11 @@ class SendQueue(Generic[M]):
         try:
             while self._waiting:
                 batch = await self._next()
+                size = sum(map(len, batch))
                 self._watch()
                 await self._send(batch)
                 self._since_ms = None
-                self._bytes -= sum(map(len, batch))
+                self._bytes -= size
                 self._sent.set()
         except RuntimeError:  # what the server underneath raises when the connection is gone
             self._give_up()
