@@ -141,10 +141,14 @@ class WebSocket:
             await self._finish(receiving)
 
     async def send(self, messages: list[str]) -> None:
-        """Send messages one by one. Raises RuntimeError when the client has disconnected."""
+        """Send messages one by one, and remove each from the list. Raises RuntimeError when the client has disconnected.
+
+        The HTTP server copies a message. So the original is not kept until the client has read it.
+        """
         assert self._transport is not None
-        for message in messages:
-            await self._transport.send_str(await self.render(message))
+        messages.reverse()
+        while messages:
+            await self._transport.send_str(await self.render(messages.pop()))
             self.outbox.moved()
 
     def message_bytes_max(self) -> int:

@@ -28,7 +28,7 @@ from penstock.doors.jobs.session import refusal
 from penstock.doors.net.incoming_messages import UnauthenticatedSockets
 from penstock.doors.net.listener import client_name
 from penstock.doors.net.raw_sockets import ends_of
-from penstock.doors.net.unread_replies import LISTINGS, ListingTurns
+from penstock.doors.net.unread_replies import LISTINGS, SINGLE_READS, ListingTurns
 from penstock.doors.websocket import Closing, OpenSockets, WebSocket
 
 if TYPE_CHECKING:
@@ -268,31 +268,41 @@ class Socket(WebSocket):
             self._room.release()
 
     async def _run(self, message: TextMessage) -> None:
-        if message.get("cmd") in LISTINGS:
+        command = message.get("cmd")
+        if command in LISTINGS or (self._has_unread() and command in SINGLE_READS):
             async with self._door.listings.turn(client_name(self._session.identity, self._session.client)):
                 reply = await self._session.handle_text(message)
         else:
             reply = await self._session.handle_text(message)
-        if len(reply) > limits.answer_counted_bytes:
-            reply = await self._counted(reply, message)
+        if len(reply) > limits.answer_counted_bytes and (refused := await self._reserve(len(reply))) is not None:
+            reply = _encode(self._session.refuse(refused, message))
         self.outbox.put(reply.decode(), must=True)
 
-    async def _counted(self, reply: bytes, message: TextMessage) -> bytes:
-        """Wait until a large reply may be sent. Return it, or the error that is sent instead."""
+    def _has_unread(self) -> bool:
+        """Tell whether some client has large replies or answers that it has not read."""
+        return self._links.answers is not None and self._links.answers.unread > 0
+
+    async def _reserve(self, size: int) -> TooMany | None:
+        """Wait until a large reply may be sent; return what is sent instead if it may not be.
+
+        The error and the frames of its traceback refer to each other, and are freed by the garbage collector only. So no frame
+        of them may have the reply.
+        """
         if self._links.answers is None or self._finishing:
-            return reply
+            return None
         client = client_name(self._session.identity, self._session.client)
-        reserving = asyncio.ensure_future(self._links.answers.reserve(ends_of(self._scope), client, len(reply)))
+        reserving = asyncio.ensure_future(self._links.answers.reserve(ends_of(self._scope), client, size))
         self._reserving.add(reserving)
         try:
             await asyncio.wait({reserving})
-            if not reserving.cancelled():  # it is cancelled when the connection ends
-                reserving.result()
-        except TooMany as error:
-            return _encode(self._session.refuse(error, message))
         finally:
             self._reserving.discard(reserving)
-        return reply
+        if reserving.cancelled():  # it is when the connection ends
+            return None
+        error = reserving.exception()
+        if error is not None and not isinstance(error, TooMany):
+            raise error
+        return error
 
     def _subscribe(self, command: str, message: TextMessage) -> dict[str, Any]:
         names = message.get("events")

@@ -20,9 +20,9 @@ M = TypeVar("M", str, bytes)
 class SendQueue(Generic[M]):
     """``send`` sends messages, oldest first. ``broken`` is called once when the reader has disconnected or no longer reads.
 
-    A ``send`` that sends messages one by one reports progress with ``moved``. ``turn`` returns what each ``send`` must wait
-    for (None: nothing), see ``BackgroundTurns``. A ``send`` that waited gets ``most`` messages. A message that must be sent
-    does not wait for a turn, and nor do the messages before it.
+    A ``send`` that sends messages one by one reports progress with ``moved``, and may take them from their list. ``turn``
+    returns what each ``send`` must wait for (None: nothing), see ``BackgroundTurns``. A ``send`` that waited gets ``most``
+    messages. A message that must be sent does not wait for a turn, and nor do the messages before it.
     """
 
     def __init__(
@@ -109,10 +109,11 @@ class SendQueue(Generic[M]):
         try:
             while self._waiting:
                 batch = await self._next()
+                size = sum(map(len, batch))
                 self._watch()
                 await self._send(batch)
                 self._since_ms = None
-                self._bytes -= sum(map(len, batch))
+                self._bytes -= size
                 self._sent.set()
         except RuntimeError:  # the HTTP server raises this when the connection is lost
             self._give_up()

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
 
-#: Commands that list jobs, with their payloads.
-LISTINGS: Final = frozenset(("GetJobs", "Dlq"))
+#: Commands that list jobs, with their payloads. A tuple, because the name of a command that a client sends may have no hash.
+LISTINGS: Final = ("GetJobs", "Dlq")
+#: Commands that read one job, which may be large: over WebSocket they take turns with listings while replies are unread.
+SINGLE_READS: Final = ("GetJob", "GetJobByCustomId", "GetResult", "GetChildrenValues", "GetLogs")
 #: Closing a socket with this option resets its connection, and frees what the system holds of it.
 _RESET: Final = struct.pack("ii", 1, 0)
 
