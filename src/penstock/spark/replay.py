@@ -55,7 +55,7 @@ class ReplayInvalid(PenstockError, ValueError):
 class ReplayRequest:
     """A request to push jobs again.
 
-    ``where``: a condition in SQL. ``states``: of the jobs to select from. ``queues``: of these jobs (none: all). ``lake``:
+    ``where``: a condition in SQL. ``states``: of the jobs that are searched. ``queues``: of these jobs (none: all). ``lake``:
     its location, for conditions on the history. ``limit``: jobs at most, the oldest first. ``again``: even if the same
     request was made before.
     """
