@@ -135,7 +135,7 @@ def test_the_variables_of_mqueue(tmp_path: Path) -> None:
         ({"WAL_DIR": "/wal", "MAX_BUFFER_LENGTH": "5"}, "limit what producers may send with NAMESPACE_QUOTAS"),
         ({"WAL_DIR": "/wal", "LOG_ENCODING": "json"}, "Use LOG_FORMAT"),
         ({"S3_BACKUP_ENABLED": "1"}, "unset S3_BACKUP_ENABLED"),
-        ({"AUTH_TOKENS": ","}, r"auth_tokens \(from \$AUTH_TOKENS\) is \*\*\*: an empty token would let everybody in"),
+        ({"AUTH_TOKENS": ","}, r"auth_tokens \(from \$AUTH_TOKENS\) is \*\*\*: an empty token would admit every client"),
         ({"AUTH_TOKENS": "secret,"}, "an empty token"),
         ({"HTTP_PORT": "0"}, "expected HOST:PORT"),
         ({"HTTP_PORT": "x"}, "expected HOST:PORT"),
@@ -143,7 +143,7 @@ def test_the_variables_of_mqueue(tmp_path: Path) -> None:
         ({"RATE_LIMIT_WINDOW_MS": "NaN"}, "expected a whole number from 1"),
         ({"METRICS_AUTH": "maybe"}, "expected yes or no"),
         ({"PENSTOCK_TRUSTED_PROXIES": "everywhere"}, "trusted_proxies"),
-        ({"HOST": "0.0.0.0"}, "would let everybody who can reach this machine in"),
+        ({"HOST": "0.0.0.0"}, "would give access to everyone who can reach this machine"),
         ({"PENSTOCK_HTTP": "192.168.0.1:80"}, "Set AUTH_TOKENS"),
     ],
 )
@@ -154,7 +154,7 @@ def test_bad_values_name_the_setting_and_where_it_came_from(env: dict[str, str],
 
 @pytest.mark.parametrize("listener", ["tcp", "metrics", "batches", "topics", "messages"])
 def test_no_listener_lets_other_machines_in_without_tokens(listener: str) -> None:
-    with pytest.raises(ConfigInvalid, match=r"0\.0\.0\.0:1234 would let everybody who can reach this machine in"):
+    with pytest.raises(ConfigInvalid, match=r"0\.0\.0\.0:1234 would give access to everyone who can reach this machine"):
         load({listener: "0.0.0.0:1234"}, {})
 
 
@@ -195,7 +195,7 @@ def test_other_machines_may_be_let_in_with_tokens_or_on_purpose() -> None:
         ("auth: {enabled: true, api_key: 12345}", "a value of auth.api_key that is not text (line 1). Put it in quotes"),
         ("auth: {enabled: true, api_key: 'a b'}", "auth.api_key (from "),
         ("node: {data_dir: }", "has no usable value for node.data_dir (line 1)"),
-        ("node: {host: 0.0.0.0}", "would let everybody who can reach this machine in"),
+        ("node: {host: 0.0.0.0}", "would give access to everyone who can reach this machine"),
     ],
 )
 def test_a_bad_file_is_explained(tmp_path: Path, text: str, error: str) -> None:
@@ -236,7 +236,7 @@ def test_a_line_without_a_usable_value_is_refused(tmp_path: Path, line: str, err
 def test_blank_tokens_do_not_open_the_doors(tmp_path: Path) -> None:
     file = tmp_path / "good.yaml"
     file.write_text("auth_tokens: secret")
-    with pytest.raises(ConfigInvalid, match="an empty token would let everybody in"):
+    with pytest.raises(ConfigInvalid, match="an empty token would admit every client"):
         load({}, {"AUTH_TOKENS": " "}, file)
     assert load({}, {"AUTH_TOKENS": ""}, file).auth_tokens == ("secret",)
 
@@ -343,7 +343,7 @@ def test_the_configuration_of_epochq_is_understood(tmp_path: Path) -> None:
     told = " ".join(config.notes)
     for key in ("node.id", "cluster.peers", "storage.segment_size_mb", "producers.max_rate", "producers.burst"):
         assert f"{key} ({tmp_path / 'config.yaml'}, line " in told
-    assert "messages listens on 0.0.0.0:8080 and asks nobody for a key" in told
+    assert "messages listens on 0.0.0.0:8080 and requires no key" in told
 
 
 def test_the_minimal_configuration_of_epochq_is_understood(tmp_path: Path) -> None:
@@ -357,9 +357,9 @@ def test_the_minimal_configuration_of_epochq_is_understood(tmp_path: Path) -> No
 
 
 def test_who_says_elsewhere_that_a_door_is_public_needs_tokens_all_the_same(tmp_path: Path) -> None:
-    with pytest.raises(ConfigInvalid, match=r"192\.168\.0\.1:80 would let everybody"):
+    with pytest.raises(ConfigInvalid, match=r"192\.168\.0\.1:80 would give access to everyone"):
         epochq(tmp_path, PENSTOCK_MESSAGES="192.168.0.1:80")
-    with pytest.raises(ConfigInvalid, match=r"0\.0\.0\.0:80 would let everybody"):
+    with pytest.raises(ConfigInvalid, match=r"0\.0\.0\.0:80 would give access to everyone"):
         epochq(tmp_path, PENSTOCK_HTTP="0.0.0.0:80")
 
 

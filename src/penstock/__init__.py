@@ -1,3 +1,3 @@
-"""Penstock: one queue server with four front doors on one engine."""
+"""Penstock: one queue server with four compatible APIs ("doors") on one engine."""
 
 __version__ = "0.1.0"

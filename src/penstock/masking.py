@@ -1,4 +1,4 @@
-"""Takes credentials out of texts before they are shown: addresses of stores and lakes, log lines, error texts."""
+"""Remove credentials from texts before they are shown: addresses of stores and lakes, log lines, error texts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ MASK: Final = "***"
 _NAME: Final = (
     r"[\w.-]*(?:password|passwd|passphrase|pwd|secret|token|api_?key|access_?key|signature|credential|sas)[\w.-]*|sig"
 )
-#: Between a user's name and the last @ of a word. Digits and a slash behind the colon are a port, not a password. PASSWORD is
-#: the placeholder in our own texts.
+#: The text between a user's name and the last @ of a word. Digits and a slash after the colon are a port, not a password.
+#: PASSWORD is the placeholder in our own texts.
 _USERINFO: Final = re.compile(
     r"(\b[a-z][a-z0-9+.-]*://[^\s'\"<>\\@/:?#]*):(?!\d+[/?#])(?!(?-i:PASSWORD)@)[^\s'\"<>\\]*@", re.IGNORECASE
 )
@@ -21,9 +21,9 @@ _HOSTS: Final = re.compile(r"(?:[\w.-]*|\[[0-9a-f:.]+\])(?::\d+)?", re.IGNORECAS
 
 
 def without_password(url: str) -> str:
-    """Return an address without its password and its query. Characters that should be percent-encoded do no harm.
+    """Return an address without its password and its query. Characters that should be percent-encoded are accepted.
 
-    What has no scheme (``://``) is a path, and is returned as it is.
+    A text without a scheme (``://``) is a path, and is returned unchanged.
     """
     scheme, colon, rest = url.partition("://")
     if not colon:

@@ -1,6 +1,6 @@
-"""A plugin for pytest, found by itself where Penstock is installed: the fixtures ``penstock_server`` and ``penstock_client``.
+"""A plugin that pytest finds wherever Penstock is installed: the fixtures ``penstock_server`` and ``penstock_client``.
 
-It imports the SDK only when a fixture is used: who tests something else does not pay for it.
+It imports the SDK only when a fixture is used, so that other test suites do not pay for it.
 """
 
 from __future__ import annotations

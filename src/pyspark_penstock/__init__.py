@@ -1,6 +1,6 @@
-"""What makes ``format("penstock")`` known to Spark: it looks for ``DefaultSource`` in every top-level module ``pyspark_…``.
+"""Registers ``format("penstock")`` with Spark, which looks for ``DefaultSource`` in every top-level module ``pyspark_…``.
 
-Every Spark session on a machine with Penstock imports this, so it imports next to nothing itself.
+Every Spark session on a machine with Penstock imports this module, so it imports almost nothing.
 """
 
 from __future__ import annotations

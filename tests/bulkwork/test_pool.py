@@ -26,6 +26,7 @@ from penstock.core.errors import (
     StorageFailed,
     TooMany,
 )
+from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.doors.bulk.endpoints import BulkEndpoints
 from penstock.store.bulk_reader import HEAD, JobsWanted
 from penstock.store.postgres.bulk import _by_size
@@ -51,6 +52,9 @@ class Asked:
         self.header = self.headers.get
         self._body = body
         self._query = query or {}
+
+    def namespace(self) -> str:
+        return DEFAULT_NAMESPACE
 
     async def body(self) -> bytes:
         return self._body

@@ -293,7 +293,7 @@ def test_a_server_that_takes_no_connection_is_given_up_too() -> None:
 def test_what_an_unknown_outcome_means_fits_what_was_asked_for(server: ServerProcess, queue: str, verb: str) -> None:
     job = Job(id="x", queue=queue, token="y")
     asks: dict[str, tuple[Callable[[Client], object], str]] = {
-        "pull": (lambda client: client.jobs.pull(queue), "leased to you. It comes back when the lease ends"),
+        "pull": (lambda client: client.jobs.pull(queue), "leased to you. They are ready again when the lease ends"),
         "ack": (lambda client: client.jobs.ack(job), "Send it again with the same token"),
         "publish": (lambda client: client.jobs.push(queue, 1), "Push it again with the same job_id"),
     }

@@ -93,7 +93,7 @@ SECURITY_LIMITS = {
         "frame_bytes_max", "frames_bytes_max", "frames_share_bytes_max", "frame_idle_ms_max", "stranger_frame_bytes_max",
         "connection_write_bytes_max", "connection_commands_max", "command_values_max", "tcp_connections_max",
         "listener_strangers_max", "message_bytes_max", "messages_arriving_bytes_max", "socket_commands_max", "websockets_max",
-        "strangers_max", "strangers_address_max", "strangers_waiting_max", "auth_wait_ms_max",
+        "strangers_max", "strangers_address_max", "strangers_waiting_max", "auth_wait_ms_max", "client_listings_max",
     ),
     "Redis protocol": (
         "resp_connections_max", "resp_args_max", "resp_line_bytes_max", "resp_turn_commands", "stranger_args_max",

@@ -70,9 +70,9 @@ def test_a_failed_fsync_refuses_everything_loses_nothing_and_heals(tmp_path: Pat
 
 ADVICE = {
     "push": "Push it again with the same jobId or Idempotency-Key",
-    "pull": "what was leased without an answer comes back when its lease ends",
+    "pull": "jobs that were leased without an answer are ready again when their leases end",
     "ack": "Send it again with the same token",
-    "pause": "Look at what it was about",
+    "pause": "Check whether the change was made",
 }
 
 

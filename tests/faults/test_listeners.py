@@ -99,7 +99,7 @@ def test_a_default_port_that_is_taken_is_warned_of_and_the_server_goes_on(tmp_pa
         greeting, said = process.communicate(timeout=30)
     assert process.returncode == 0
     assert "TCP" not in greeting
-    (warning,) = (json.loads(line) for line in said.splitlines() if "going on without a listener" in line)
+    (warning,) = (json.loads(line) for line in said.splitlines() if "a listener is not started" in line)
     assert (warning["level"], warning["listener"]) == ("warning", "tcp")
     assert warning["reason"] == (
         f"Cannot listen on {default}: Address already in use. Stop what listens there, or choose another address with --tcp."

@@ -155,7 +155,7 @@ def test_logs_are_plain_when_asked(tmp_path: Path) -> None:
         (["--http", "nonsense"], "http (from --http) is 'nonsense': expected HOST:PORT"),
         (["--http", "127.0.0.1:99999"], "expected HOST:PORT"),
         (["--http", "off"], "expected HOST:PORT, for example"),
-        (["--http", "0.0.0.0:6790"], "would let everybody who can reach this machine in"),
+        (["--http", "0.0.0.0:6790"], "would give access to everyone who can reach this machine"),
         (["--durability", "sometimes"], "expected one of: always, interval, never"),
         (["--config", "/does/not/exist.yaml"], "cannot be read: No such file or directory"),
         (["--data", "/dev/null/x"], "cannot be used: Not a directory"),

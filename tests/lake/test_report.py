@@ -200,7 +200,7 @@ def test_a_lake_without_events_is_no_missing_lake(tmp_path: Path) -> None:
     lake.ensure(MINUTES)
     done = CliRunner().invoke(main, ["pipeline", "report", "--lake", lake.address])
     assert done.exit_code == 2
-    assert "knows of no event yet" in done.output
+    assert "has no events yet" in done.output
 
 
 def test_without_a_lake_it_says_how_to_build_one(tmp_path: Path) -> None:

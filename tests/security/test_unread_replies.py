@@ -25,7 +25,7 @@ CONNECTIONS = 20
 COMMANDS = 10
 #: The size of each reply.
 REPLY_MB = 4
-LIST = {"cmd": "GetJobs", "queue": "large"}
+LIST: dict[str, object] = {"cmd": "GetJobs", "queue": "large"}
 HANDSHAKE = (
     b"GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
@@ -47,11 +47,11 @@ def over_tcp(server: ServerProcess) -> socket.socket:
     return link
 
 
-def over_websocket(server: ServerProcess) -> socket.socket:
+def over_websocket(server: ServerProcess, command: dict[str, object] = LIST) -> socket.socket:
     link = connected(server.port)
     link.sendall(HANDSHAKE)
     assert link.recv(4_096).startswith(b"HTTP/1.1 101")
-    text = json.dumps(LIST).encode()
+    text = json.dumps(command).encode()
     link.sendall((bytes((0x81, 0x80 | len(text))) + bytes(4) + text) * COMMANDS)
     return link
 
@@ -71,13 +71,27 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
         yield running
 
 
-def test_replies_that_are_not_read_are_bounded(server: ServerProcess) -> None:
+@pytest.mark.parametrize("ask", [over_tcp, over_websocket])
+def test_replies_that_are_not_read_are_bounded(server: ServerProcess, ask: Callable[[ServerProcess], socket.socket]) -> None:
     assert CONNECTIONS * COMMANDS * REPLY_MB > 3 * ALLOWED_MB
     with contextlib.ExitStack() as stack, Bystander(server) as other:
         for _ in range(CONNECTIONS):
-            stack.enter_context(over_tcp(server))
+            stack.enter_context(ask(server))
         settled(server)
     assert other.grown_mb < ALLOWED_MB
+    assert (other.statuses, other.failures) == ({200}, [])
+
+
+def test_single_jobs_that_are_not_read_are_bounded(server: ServerProcess) -> None:
+    """Replies that are refused are freed at once, and few are made at a time while others are unread."""
+    with server.client() as client:
+        answer = client.post("/queues/large/jobs", json={"data": "x" * (limits.payload_bytes_max - 1_000)})
+    command: dict[str, object] = {"cmd": "GetJob", "id": answer.json()["id"]}
+    with contextlib.ExitStack() as stack, Bystander(server) as other:
+        for _ in range(CONNECTIONS):
+            stack.enter_context(over_websocket(server, command))
+        settled(server)
+    assert other.grown_mb < 2 * ALLOWED_MB
     assert (other.statuses, other.failures) == ({200}, [])
 
 

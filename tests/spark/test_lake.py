@@ -336,7 +336,7 @@ def test_ten_pieces_with_crashes_between_any_two_commits_give_the_same_tables(
     assert kept[EVENTS.path].removed > 0
     # A table that somebody has removed is made anew, of all events and not just of those that came last.
     shutil.rmtree(Path(lake.uri(MINUTES)))
-    assert build(builder(spark, server, lake), lake) == ["made anew from bronze, all of it: gold/minutes"]
+    assert build(builder(spark, server, lake), lake) == ["built again from bronze, completely: gold/minutes"]
     assert everything(lake) == expected
     # Nothing new: and what was done before the fold is still known to be done.
     assert build(builder(spark, server, lake), lake) == []

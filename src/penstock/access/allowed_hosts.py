@@ -1,4 +1,4 @@
-"""The names that a server answers to while no token is asked for: a page that points a name of its own at it is refused."""
+"""The host names that an open server accepts. A page that points another name at the server is refused."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _HOST: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::([0-9]{0,5}))?", re.ASCII)
-#: Stands for every name.
+#: Allows every name.
 EVERY: Final = "*"
 
 
 class Host(NamedTuple):
-    """A host as a request names it: in lower case, without brackets and the dot at its end; the port if it is there."""
+    """A host from a request: lower case, without brackets and a final dot; the port, if given."""
 
     name: str
     port: int | None
 
 
 def parse_host(text: str) -> Host | None:
-    """Read the value of a ``Host`` header, or the authority of an origin; None if it is neither."""
+    """Parse the value of a ``Host`` header, or the authority of an origin; None if it is neither."""
     found = _HOST.fullmatch(text.strip().lower())
     if found is None:
         return None
@@ -33,7 +33,7 @@ def parse_host(text: str) -> Host | None:
 
 
 def address_of(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the address that a host is, None if it is a name. An IPv4 address within IPv6 is the IPv4 address."""
+    """Return the address of a host; None if it is a name. An IPv4 address within IPv6 gives the IPv4 address."""
     try:
         address = ipaddress.ip_address(name)
     except ValueError:
@@ -42,10 +42,11 @@ def address_of(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
 
 
 class AllowedHosts:
-    """``listening`` are the hosts of the listeners, ``configured`` further names (``*.NAME``: all below it; ``*``: all).
+    """The hosts that requests may name. ``listening``: the hosts of the listeners; ``configured``: further names.
 
-    Loopback names and addresses are always allowed. A listener on all addresses answers to every address, because it cannot
-    know which ones lead to it, and to the name of the machine: no page of another site has these for an origin.
+    ``*.NAME`` in ``configured`` allows all names below it; ``*`` allows all. Loopback names and addresses are always
+    allowed. A listener on all addresses accepts every address, because it cannot know which ones lead to it, and the name of
+    the machine: no page of another site has these as its origin.
     """
 
     def __init__(self, listening: Iterable[str], configured: Iterable[str]) -> None:
@@ -72,7 +73,7 @@ class AllowedHosts:
             self._names.add(configured.removesuffix("."))
 
     def allows(self, text: str) -> bool:
-        """Tell whether a host, as a request names it, is one of the server's. Its port does not matter."""
+        """Return whether the host of a request is one of the server's. Its port does not matter."""
         if self._every_name:
             return True
         host = parse_host(text)

@@ -1,7 +1,7 @@
-"""API keys: made and revoked by people, kept hashed in the store, known to every server within a moment.
+"""API keys: created and revoked by people, stored as hashes, known to every server within about a second.
 
-All keys are in memory, so a request costs no question. Keys live in one store, the first shard; other servers that share it
-may change them, so how many changes there were is asked for every second.
+All keys are in memory, so a request needs no query. Keys are in one store, the first shard. Other servers that share it may
+change them, so the number of changes is read every second.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("penstock.access")
 
-#: How often it is looked whether other servers have changed keys: so long, and a question, a revoked key may be good there.
+#: Interval of checks for changes by other servers. A revoked key may stay valid there for this time plus one query.
 LOOK_EVERY_MS: Final = 1_000
 NOT_READ: Final = "The API keys cannot be read now; the log says why. Retry in a moment."
 ROLES: Final = ("produce", "consume", "admin")
@@ -41,7 +41,7 @@ _NO_DIGEST: Final = bytes(32)
 
 
 class KeyRequest(NamedTuple):
-    """What a key is to be: where and what for, what people call it, and how long it is good (None: until it is revoked)."""
+    """A request for a key: its namespaces, its roles, its label, and how long it is valid (None: until it is revoked)."""
 
     namespaces: tuple[str, ...]
     roles: tuple[str, ...]
@@ -50,7 +50,7 @@ class KeyRequest(NamedTuple):
 
 
 class CreatedKey(NamedTuple):
-    """A new key, and its text, which is shown this once."""
+    """A new key, and its text, which is shown only once."""
 
     key: ApiKey
     text: str
@@ -59,9 +59,9 @@ class CreatedKey(NamedTuple):
 def check_request(
     namespaces: Sequence[str], roles: Sequence[str], label: str = "", lasts_ms: int | None = None
 ) -> KeyRequest:
-    """Return what a key is to be, each namespace and role once. Raises InvalidInput, saying what was expected.
+    """Return a valid request, with each namespace and role once. Raises InvalidInput with the expected values.
 
-    What namespaces may be called is for the doors to say.
+    The doors check the names of namespaces.
     """
     if not namespaces or len(namespaces) > limits.api_key_namespaces_max:
         raise InvalidInput(f"namespaces must be a list of 1 to {limits.api_key_namespaces_max} names, or of '*' for all")
@@ -75,7 +75,7 @@ def check_request(
 
 
 async def make_key(store: Store, wish: KeyRequest) -> CreatedKey:
-    """Make a key and keep it. Raises TooMany, StorageFailed."""
+    """Create a key and store it. Raises TooMany, StorageFailed."""
     key_id = secrets.token_hex(_ID_BYTES)
     text = f"{PREFIX}{key_id}_{secrets.token_hex(_SECRET_BYTES)}"
     now = store.clock.now_ms()
@@ -86,7 +86,7 @@ async def make_key(store: Store, wish: KeyRequest) -> CreatedKey:
 
 
 class ApiKeys:
-    """All keys of a store, and who they speak for. ``when_changed`` is called after every change that was heard of."""
+    """All keys of a store, and their identities. ``when_changed`` is called after every change that was read."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -96,32 +96,32 @@ class ApiKeys:
         self._revision = -1
         self._changing = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
-        self.known = False  #: the store has been asked
+        self.known = False  #: the keys have been read from the store
         self.when_changed: Callable[[], None] = lambda: None
 
     @property
     def exist(self) -> bool:
-        """Tell whether there are keys. Those that are over count: revoking the last one must not open the doors."""
+        """Return whether there are keys. Revoked and expired ones count: revoking the last one must not open the server."""
         return bool(self._keys)
 
     async def start(self) -> None:
-        """Read the keys, and follow what others do with them. A store that is down is asked again until it is there."""
+        """Read the keys, and follow changes by other servers. If the store is down, retry until it is available."""
         try:
             await self.look()
         except PenstockError as error:
-            log.warning("the API keys cannot be read: nobody is let in by one until they can be", reason=str(error))
+            log.warning("the API keys cannot be read: they are refused until they can be read", reason=str(error))
         if not self.known or self._store.capabilities.is_shared:
             self._following = asyncio.get_running_loop().create_task(self._follow(), name="penstock-keys")
 
     async def close(self) -> None:
-        """Stop following."""
+        """Stop following changes."""
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
 
     async def look(self) -> None:
         """Read the keys if they were changed. Raises StorageFailed."""
-        async with self._changing:  # what was read before a change of our own must not be believed after it
+        async with self._changing:  # keys that were read before a change of our own must not be used after it
             if not self.known or await self._store.key_revision() != self._revision:
                 self._revision, keys = await self._store.key_list()
                 self._take(keys)
@@ -131,7 +131,7 @@ class ApiKeys:
             await pause(self._clock, LOOK_EVERY_MS)
             try:
                 await self.look()
-            except PenstockError:  # what is known stays known; the next look tells
+            except PenstockError:  # the known keys stay valid; the next read logs the problem
                 pass
             except Exception:
                 log.exception("changes of API keys cannot be followed; trying again")
@@ -150,9 +150,9 @@ class ApiKeys:
             identity.end()
 
     def identify(self, shown: str) -> Identity:
-        """Return who a key speaks for. Raises Unauthorized, or KeysUnavailable.
+        """Return the identity of a key. Raises Unauthorized, or KeysUnavailable.
 
-        Takes the same time whichever part of a bad key is wrong, and says why only to who has the right secret.
+        The time is the same whichever part of a bad key is wrong. Only a client with the right secret gets the reason.
         """
         if not self.known:
             raise KeysUnavailable(NOT_READ)
@@ -183,7 +183,7 @@ class ApiKeys:
         return key
 
     async def make(self, wish: KeyRequest) -> CreatedKey:
-        """Make a key that is good at once. Raises TooMany, StorageFailed."""
+        """Create a key that is valid immediately. Raises TooMany, StorageFailed."""
         async with self._changing:
             made = await make_key(self._store, wish)
             self._keys[made.key.id] = made.key
@@ -191,7 +191,7 @@ class ApiKeys:
         return made
 
     async def revoke(self, key_id: str) -> None:
-        """Have a key be no longer good, here at once and elsewhere within a moment. Raises KeyNotFound, StorageFailed."""
+        """Revoke a key: here immediately, elsewhere within about a second. Raises KeyNotFound, StorageFailed."""
         async with self._changing:
             if not await self._store.key_revoke(key_id):
                 raise KeyNotFound
@@ -202,7 +202,7 @@ class ApiKeys:
         await self._look_again()
 
     async def _look_again(self) -> None:
-        """Find out what else there is. If that cannot be asked now, it can later: what was done is done and known."""
+        """Read the keys after a change of our own, which is stored and known. After a failure, a later check reads them."""
         with contextlib.suppress(PenstockError):
             await self.look()
 

@@ -1,4 +1,4 @@
-"""The gate that all doors ask who somebody is, and what they may do."""
+"""Authentication and authorization for all doors."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class CredentialHeaders(Protocol):
 
 
 class Authenticator:
-    """``tokens`` open everything; ``verifier`` knows JSON Web Tokens (None: there are none). ``use`` brings API keys.
+    """Authenticates clients. ``tokens`` have all rights; ``verifier`` checks JSON Web Tokens (None: there are none).
 
-    Without any of them it is open, unless ``required``. It may close later, when the first key is made: then whatever was begun
-    by those who had not been asked ends.
+    ``use`` adds API keys. Without any of these the server is open, unless ``required``. It closes when the first key is
+    created: then everything ends that unauthenticated clients have started.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class Authenticator:
         self._verifier = verifier
         self._keys: ApiKeys | None = None
         self._required = required
-        self.anybody = Identity("", {ANYWHERE: EVERYTHING})  #: who comes in while nobody is asked
-        self.is_open = self._asks_nobody()  #: nobody needs a token
+        self.anybody = Identity("", {ANYWHERE: EVERYTHING})  #: the identity of every client while the server is open
+        self.is_open = self._asks_nobody()  #: no token is needed
 
     def use(self, keys: ApiKeys) -> None:
-        """Let people in by API keys too, and go by what becomes of them."""
+        """Accept API keys too, and follow their changes."""
         self._keys = keys
         keys.when_changed = self._look
         self._look()
@@ -62,14 +62,14 @@ class Authenticator:
 
     @property
     def keeps_apart(self) -> bool:
-        """Tell whether there may be somebody who is let in for some namespaces only.
+        """Return whether clients may exist that have access to some namespaces only.
 
-        Then what tells of all namespaces is not for everybody any more.
+        In that case information about all namespaces is not public.
         """
         return self._verifier is not None or (self._keys is not None and (self._keys.exist or not self._keys.known))
 
     async def identify(self, shown: str) -> Identity:
-        """Return who shows a token or a key, with or without ``Bearer`` in front. Raises Unauthorized, or KeysUnavailable."""
+        """Return the identity of a token or key, also with ``Bearer`` before it. Raises Unauthorized, or KeysUnavailable."""
         if self.is_open:
             return self.anybody
         if not self._tokens.is_open and self._tokens.admits(shown):
@@ -80,11 +80,11 @@ class Authenticator:
         if self._verifier is not None:
             return await self._verifier.identify(token)
         if self._tokens.is_open and not self._required and self._keys is not None and not self._keys.known:
-            raise KeysUnavailable(NOT_READ)  # perhaps nobody needs one
+            raise KeysUnavailable(NOT_READ)  # perhaps no key is needed
         raise Unauthorized
 
     def check(self, identity: Identity | None, namespace: str, right: Right) -> None:
-        """Raise Unauthorized unless somebody is known, and still is; raise Forbidden unless they may."""
+        """Raise Unauthorized if the identity is missing or has expired, and Forbidden if it lacks the right."""
         if identity is None or (identity is self.anybody and not self.is_open):
             raise Unauthorized("Not authenticated")
         if identity.expired(self._clock.now_ms()):
@@ -92,18 +92,18 @@ class Authenticator:
         identity.check(namespace, right)
 
     async def close(self) -> None:
-        """Stop whatever is under way."""
+        """Stop the work in progress."""
         if self._verifier is not None:
             await self._verifier.close()
         if self._keys is not None:
             await self._keys.close()
 
 
-#: The headers that a token or a key is shown in, the one that counts first: both ways to spell the last one are in use.
+#: The headers for a token or a key, in order of precedence. Clients use both spellings of the last one.
 SHOWN_IN: Final = ("x-api-key", "authorization", "authorisation")
 
 
 def shown_in(headers: CredentialHeaders) -> str:
-    """Return what is shown in a request's headers, empty if nothing is."""
+    """Return the token or key in a request's headers; empty if there is none."""
     get = headers.get
     return get("x-api-key", "") or get("authorization", "") or get("authorisation", "")

@@ -1,9 +1,10 @@
-"""Web pages: a browser sends requests on behalf of every page it shows, from inside the user's network, without being asked.
+"""Cross-origin checks. A browser sends requests for every page that it shows, from inside the user's network.
 
-While no token is asked for, where a request comes from is all there is to go by. Then only pages of the server itself, and the
-page named by ``cors_allow_origin``, may call, and only by a name that is the server's (another name may have been pointed at
-it: DNS rebinding). Programs that are no browsers send neither ``Origin`` nor ``Sec-Fetch-Site``, and are not affected. Once
-tokens are asked for, a page without one gets nothing, and ``cors_allow_origin`` says which pages may read answers.
+Without authentication, the origin of a request is the only thing that can be checked. Then only pages of the server itself,
+and the page named by ``cors_allow_origin``, may send requests, and only to a name of the server (another name may have been
+pointed at it: DNS rebinding). Programs that are not browsers send neither ``Origin`` nor ``Sec-Fetch-Site``, and are not
+affected. With authentication, a page without a token gets nothing, and ``cors_allow_origin`` decides which pages may read
+answers.
 """
 
 from __future__ import annotations
@@ -27,21 +28,23 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("penstock.access")
 
-#: A page may send this with a POST that has no body of a type of its own.
+#: A page can send this header instead of ``Content-Type: application/json`` with a POST.
 REQUEST_HEADER: Final = "penstock-request"
-#: What a browser says of requests by pages of the same origin, and of those that the user made by hand.
+#: The values of ``Sec-Fetch-Site`` for requests by pages of the same origin, and by the user directly.
 _OWN_SITES: Final = ("same-origin", "none")
-#: The types of bodies that a page of any origin can send without asking first. No type at all is one of them.
+#: Body types that a page of any origin can send without a preflight request. A missing type is one of them.
 _FORM_TYPES: Final = frozenset({"", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"})
-#: What links of other sites may lead to: they show what everybody may know, and change nothing.
+#: Paths that links on other sites may lead to: they show public content, and change nothing.
 _LINKED: Final = frozenset({"/", "/docs"})
 _PORTS: Final = {"http": 80, "https": 443}
 
 
 class Origins:
-    """``allow_origin`` is the page that may call from a browser (``*``: every one, once tokens are asked for; empty: none).
+    """Checks the hosts and origins of requests.
 
-    ``hosts`` are the names of the server; ``address`` knows which proxies to believe when they say what they were asked for.
+    ``allow_origin`` is the page that may send requests from a browser (``*``: every page, when there is authentication;
+    empty: none). ``hosts`` are the names of the server. ``address`` decides which proxies are trusted to name the original
+    host.
     """
 
     def __init__(self, gate: Authenticator, hosts: AllowedHosts, address: ClientAddress, *, allow_origin: str) -> None:
@@ -49,12 +52,12 @@ class Origins:
         self._hosts = hosts
         self._address = address
         self._allow_origin = allow_origin
-        self._accepted: set[str] = set()  #: hosts that were looked at and are ours, so that most requests cost one look-up
-        self._refused: set[str] = set()  #: hosts that the log has
+        self._accepted: set[str] = set()  #: hosts that were checked and are ours, so that most requests cost one lookup
+        self._refused: set[str] = set()  #: hosts that were logged
 
     @property
     def allowed(self) -> tuple[str, str]:
-        """Return what answers name as the allowed origin: while tokens are asked for, and while they are not."""
+        """Return the allowed origin for answers: with authentication, and without."""
         return self._allow_origin, "" if self._allow_origin == "*" else self._allow_origin
 
     def check(self, scope: Scope, headers: Any) -> None:
@@ -88,10 +91,10 @@ class Origins:
         ):
             raise OriginRefused
 
-    # Whether the server was meant.
+    # Checks of the host.
 
     def _forwarded(self, scope: Scope, forwarded: str | None) -> list[str]:
-        """Return what a proxy was asked for, if it is one to believe."""
+        """Return the hosts that a trusted proxy was asked for."""
         if forwarded is None or not self._address.trusts(scope):
             return []
         return [each.strip() for each in forwarded.split(",")]
@@ -99,7 +102,7 @@ class Origins:
     def _check_hosts(self, scope: Scope, named: list[str], forwarded: str | None) -> list[str]:
         """Return all hosts that a request names, each of which must be ours. Raises HostRefused.
 
-        What a proxy says never replaces ``Host``: a page of a name that was pointed at this server can send both.
+        Headers of a proxy never replace ``Host``: a page whose name was pointed at this server can send both.
         """
         named = named + self._forwarded(scope, forwarded)
         for each in named:
@@ -109,9 +112,9 @@ class Origins:
                 if len(self._accepted) >= limits.accepted_hosts_max:
                     self._accepted.clear()
                 self._accepted.add(each)
-        if not named and "host" in scope.headers:  # it is there, and cannot be read: it is not ASCII
+        if not named and "host" in scope.headers:  # it is present but not readable: it is not ASCII
             self._refuse("?")
-        return named  # none at all: a program that speaks HTTP/1.0, and no browser
+        return named  # none: an HTTP/1.0 program, not a browser
 
     def _refuse(self, host: str) -> None:
         shown = ascii(host[: limits.shown_host_chars_max])
@@ -125,11 +128,11 @@ class Origins:
             "Add it to allowed_hosts (PENSTOCK_ALLOWED_HOSTS, --allowed-hosts), or set AUTH_TOKENS."
         )
 
-    # Whether a page may call.
+    # Checks of the page.
 
     def _check_page(self, scope: Scope, headers: Any, named: Sequence[str]) -> None:
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-        if site is None and "origin" not in headers:  # it is there, and cannot be read
+        if site is None and "origin" not in headers:  # it is present but not readable
             return
         if _is_repeated(headers):
             raise OriginRefused
@@ -151,20 +154,20 @@ class Origins:
 
 
 def _is_repeated(headers: Any) -> bool:
-    """Tell whether a request names several pages. No browser does that."""
+    """Return whether a request names several pages. No browser does that."""
     return len(headers.get_all("origin")) > 1
 
 
 def _is_link(scope: Scope) -> bool:
-    """Tell whether the user followed a link to what everybody may see."""
+    """Return whether the user followed a link to public content."""
     get = scope.headers.get
     return scope.path in _LINKED and get("sec-fetch-mode") == "navigate" and get("sec-fetch-dest") == "document"
 
 
 def _is_own(origin: str, scope: Scope, named: Sequence[str]) -> bool:
-    """Tell whether an origin is the server itself, by one of the names that a request has for it.
+    """Return whether an origin is the server itself, by one of the names in the request.
 
-    Behind a proxy that ends TLS the page has https and the request has not; the other way round they are strangers.
+    Behind a proxy that ends TLS, the page has https and the request has not. The opposite case is another site.
     """
     scheme, _, authority = origin.lower().partition("://")
     page = parse_host(authority)

@@ -1,4 +1,4 @@
-"""The end of what a client has shown: whatever stays open on the strength of a token ends with it."""
+"""The expiry of credentials: everything that stays open because of a token ends with the token."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class Expiry:
-    """Calls ``end`` when an identity has ended, by its time or before it, and at once if it has already.
+    """Calls ``end`` when an identity expires or is revoked, and immediately if it already has.
 
-    ``cancel`` it when nobody needs to know any more.
+    Call ``cancel`` when it is no longer needed.
     """
 
     def __init__(self, identity: Identity, clock: Clock, end: Callable[[], None]) -> None:
@@ -28,7 +28,7 @@ class Expiry:
         self._look()
 
     def cancel(self) -> None:
-        """Let it end unheard."""
+        """Stop watching."""
         self._identity.unwatch(self._look)
         if self._alarm is not None:
             self._alarm.cancel()
@@ -42,5 +42,5 @@ class Expiry:
         if left_ms <= 0:
             self.cancel()
             self._end()
-        else:  # by the wall clock, which may have been set by the time the alarm rings
+        else:  # by the wall clock, which may have been set before the alarm fires
             self._alarm = self._clock.call_at(self._clock.steady_ms() + min(left_ms, limits.DAY_MS), self._look)

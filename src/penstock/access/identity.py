@@ -1,4 +1,4 @@
-"""Who somebody is and what they may do: rights, per namespace."""
+"""Identities of clients, and their rights per namespace."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 
 class Right(IntFlag):
-    """What something needs. ``NONE``: nothing but being known."""
+    """The rights that a request needs. ``NONE``: authentication only."""
 
     NONE = 0
-    LOOK = 1  #: see queues, jobs, events
-    PRODUCE = 2  #: bring jobs
-    TAKE = 4  #: get jobs to work on
-    SETTLE = 8  #: say how they went
-    ADMIN = 16  #: everything else
+    LOOK = 1  #: read queues, jobs, events
+    PRODUCE = 2  #: push jobs
+    TAKE = 4  #: claim jobs
+    SETTLE = 8  #: settle jobs
+    ADMIN = 16  #: all other actions
 
 
 EVERYTHING: Final = Right.LOOK | Right.PRODUCE | Right.TAKE | Right.SETTLE | Right.ADMIN
-#: Stands for all namespaces, and for the server as a whole.
+#: All namespaces, and the server as a whole.
 ANYWHERE: Final = "*"
-#: The words a scope may end with.
+#: The last words of scopes.
 WORDS: Final[Mapping[str, Right]] = {
     "read": Right.LOOK | Right.TAKE,
     "write": Right.PRODUCE | Right.SETTLE,
@@ -35,11 +35,11 @@ WORDS: Final[Mapping[str, Right]] = {
     "admin": EVERYTHING,
     "*": EVERYTHING,
 }
-#: The claims of a token that hold scopes, ours and those of OAuth, as a list or as a text with spaces. All of them count.
+#: The claims of a token that have scopes, ours and those of OAuth: a list, or a text with spaces. All of them count.
 _SCOPES: Final = ("scopes", "scope", "scp")
 _NAMESPACES: Final = "allowed_namespaces"
 _CLAIMS: Final = ", ".join((*_SCOPES, _NAMESPACES))
-#: The scope to ask for when a right is missing.
+#: The scope to request when a right is missing.
 _REMEDY: Final[Mapping[Right, str]] = {
     Right.LOOK: "read",
     Right.PRODUCE: "produce",
@@ -50,9 +50,9 @@ _REMEDY: Final[Mapping[Right, str]] = {
 
 
 class Identity:
-    """Somebody known. ``grants`` are rights by namespace; ``expires_ms`` is when this ends, by the wall clock (None: never).
+    """An authenticated client. ``grants``: rights by namespace; ``expires_ms``: wall clock (None: it does not expire).
 
-    It may be ended before that (``end``). Whatever goes on for long on somebody's behalf has to watch for it (``watch``).
+    It may end earlier (``end``). Long-running work for it must watch for that (``watch``).
     """
 
     __slots__ = ("_grants", "_watchers", "expires_ms", "subject")
@@ -64,36 +64,37 @@ class Identity:
         self._watchers: set[Callable[[], None]] = set()
 
     def watch(self, when_ended: Callable[[], None]) -> None:
-        """Be called when it is ended before its time. To be undone with ``unwatch``."""
+        """Call ``when_ended`` if the identity ends early. Undo this with ``unwatch``."""
         self._watchers.add(when_ended)
 
     def unwatch(self, when_ended: Callable[[], None]) -> None:
-        """Be called no longer; fine if that was not asked for."""
+        """Undo ``watch``. It is safe to call this without it."""
         self._watchers.discard(when_ended)
 
     def end(self) -> None:
-        """Have it end now, for good, and tell those who watch."""
+        """End the identity permanently, and notify those that watch it."""
         self.expires_ms = 0
         watchers, self._watchers = self._watchers, set()
         for each in watchers:
             each()
 
     def may(self, namespace: str, right: Right) -> bool:
-        """Tell whether a right is held in a namespace; ``*`` asks for the whole server."""
+        """Return whether it has a right in a namespace; ``*``: for the whole server."""
         held = self._grants.get(namespace, 0) | self._grants.get(ANYWHERE, 0)
         return held & right == right
 
     def tenant(self, namespace: str) -> str:
-        """Return the namespace that a connection is counted for which is to be about ``namespace``.
+        """Return the namespace for which a connection to ``namespace`` is counted.
 
-        That is another one, of its own, if no right is held there: nobody is counted for a namespace of others.
+        If the identity has no right there, this is one of the namespaces where it has rights, because a client must not use
+        up the limits of others.
         """
         if ANYWHERE in self._grants or namespace in self._grants or not self._grants:
             return namespace if self._grants else ""
         return min(self._grants)
 
     def check(self, namespace: str, right: Right) -> None:
-        """Raise Forbidden, saying what would be needed, unless a right is held in a namespace."""
+        """Raise Forbidden, with the missing scope, unless it has a right in a namespace."""
         if self.may(namespace, right):
             return
         where = "the whole server" if namespace == ANYWHERE else f"the namespace {namespace!r}"
@@ -103,20 +104,20 @@ class Identity:
         raise Forbidden(f"This token may not do that in {where}. It needs the scope '{namespace}:{_REMEDY[right]}'.{remedy}")
 
     def expired(self, now_ms: int) -> bool:
-        """Tell whether it has ended."""
+        """Return whether it has ended."""
         return self.expires_ms is not None and now_ms >= self.expires_ms
 
 
-#: Who shows a token that opens everything.
+#: The identity of a token with all rights.
 EVERYBODY: Final = Identity("", {ANYWHERE: EVERYTHING})
 
 
 def grants_of(claims: Mapping[str, Any], default_scopes: Sequence[str] = ()) -> dict[str, int]:
-    """Read what a token grants. Raises Unauthorized, naming the claim, if one of them cannot be understood.
+    """Return the rights of a token. Raises Unauthorized, with the name of the claim, if a claim is invalid.
 
-    ``scopes``, ``scope`` and ``scp`` say what: ``namespace:word``, or a word alone for every namespace. ``allowed_namespaces``
-    say where, a list or ``"*"``. A token with both is held to both; one with the latter only may do everything there. A token
-    with neither has ``default_scopes``, none if there are none.
+    ``scopes``, ``scope`` and ``scp`` have the rights: ``namespace:word``, or a word alone for every namespace.
+    ``allowed_namespaces`` has the namespaces: a list or ``"*"``. A token with both is limited by both; a token with only the
+    latter has all rights there. A token with neither has ``default_scopes``, or no rights if there are none.
     """
     namespaces = claims.get(_NAMESPACES)
     allowed = {ANYWHERE} if namespaces is None else set(_texts(namespaces, _NAMESPACES))
@@ -130,7 +131,7 @@ def grants_of(claims: Mapping[str, Any], default_scopes: Sequence[str] = ()) -> 
         for scope in scopes:
             namespace, colon, word = scope.rpartition(":")  # a namespace may have colons in its name
             right = WORDS.get(word)
-            if right is None:  # what we do not know grants nothing
+            if right is None:  # unknown words grant nothing
                 continue
             if colon and not namespace:
                 raise Unauthorized(

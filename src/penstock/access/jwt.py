@@ -1,4 +1,4 @@
-"""JSON Web Tokens: checked against our keys, by our clock, and turned into who somebody is."""
+"""JSON Web Tokens: checks them with our keys and our clock, and returns identities."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class TokenRules(NamedTuple):
-    """What a token must be, besides signed and within its time.
+    """The rules for a token, besides its signature and its times.
 
-    ``leeway_ms``: by how much clocks may differ. ``required``: claims that must be there. ``audience`` and ``issuer``: who it
-    must be for, and from (empty: no matter, but a token that is for somebody in particular is refused then).
-    ``default_scopes``: what a token may do that does not say what it may do.
+    ``leeway_ms``: the allowed difference of clocks. ``required``: claims that must be present. ``audience`` and ``issuer``:
+    the required values (empty: not checked, but then a token with an audience is refused). ``default_scopes``: the rights of
+    a token without scopes.
     """
 
     leeway_ms: int = 0
@@ -39,7 +39,7 @@ class TokenRules(NamedTuple):
 
 
 class Verifier:
-    """Checks tokens. Those with a good signature are remembered by their digest, so that it is checked once."""
+    """Checks tokens. Tokens with a valid signature are cached by their digest, so that it is checked only once."""
 
     def __init__(self, clock: Clock, keys: KeyRing, rules: TokenRules) -> None:
         self._clock = clock
@@ -50,9 +50,9 @@ class Verifier:
         self._version = keys.version
 
     async def identify(self, token: str) -> Identity:
-        """Return who a token speaks for. Raises Unauthorized, or KeysUnavailable.
+        """Return the identity of a token. Raises Unauthorized, or KeysUnavailable.
 
-        Why a token is refused is said only to those whose signature is good.
+        The reason of a refusal is given only if the signature is valid.
         """
         if len(token) > limits.token_chars_max or not token.isascii() or token.count(".") != 2:
             raise Unauthorized
@@ -66,17 +66,17 @@ class Verifier:
             identity = self._identity_of(await self._claims(token))
         if identity.expired(self._clock.now_ms()):
             raise Unauthorized("The token has expired. Get a new one.")
-        self._known[digest] = identity  # put back at the end: last seen
+        self._known[digest] = identity  # moved to the end: last used
         if len(self._known) > limits.known_tokens_max:
             del self._known[next(iter(self._known))]
         return identity
 
     async def close(self) -> None:
-        """Stop whatever is under way."""
+        """Stop the work in progress."""
         await self._keys.close()
 
     async def _claims(self, token: str) -> dict[str, Any]:
-        """Return what a token says, if one of our keys has signed it."""
+        """Return the claims of a token, if one of our keys has signed it."""
         try:
             header = self._jws.get_unverified_header(token)
         except PyJWTError:
@@ -84,7 +84,7 @@ class Verifier:
         algorithm, kid = header.get("alg"), header.get("kid")
         if not isinstance(algorithm, str) or not isinstance(kid, str | None) or "crit" in header or "b64" in header:
             raise Unauthorized
-        # The token's algorithm only finds keys that are for it anyway; each key is used for its own and no other.
+        # The token's algorithm only selects keys for it; each key is used with its own algorithm and no other.
         for key in await self._keys.find(algorithm, kid):
             try:
                 return _decode(self._jws.decode(token, key.value, algorithms=[key.algorithm]))
@@ -93,7 +93,7 @@ class Verifier:
         raise Unauthorized
 
     def _identity_of(self, claims: dict[str, Any]) -> Identity:
-        """Return who the claims speak for. When it ends is left to the caller."""
+        """Return the identity of the claims. The caller checks the expiry."""
         rules, now = self._rules, self._clock.now_ms()
         for name in rules.required:
             if claims.get(name) is None:
@@ -115,7 +115,7 @@ class Verifier:
 
 
 def _moment(claims: dict[str, Any], name: str) -> int | None:
-    """Return a claim that is a moment, in milliseconds."""
+    """Return a claim that is a time, in milliseconds."""
     value = claims.get(name)
     if value is None:
         return None

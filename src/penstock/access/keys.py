@@ -1,4 +1,4 @@
-"""The keys that tokens are checked with. What a key is fixes its algorithm; what a token says about itself never does."""
+"""The keys that check tokens. A key fixes its own algorithm; the header of a token never does."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PUBLIC_ALGORITHMS: Final = frozenset(("RS256", "ES256"))
 
 
 class Key(NamedTuple):
-    """A key, what it is called (None: it has no name), and the one algorithm it is for."""
+    """A key, its name (None: no name), and its only algorithm."""
 
     kid: str | None
     algorithm: str
@@ -41,7 +41,7 @@ class Key(NamedTuple):
 
 
 def secret_key(secret: str) -> Key:
-    """Return the key for a shared secret. Raises ValueError for one that could be guessed, or that is no secret."""
+    """Return the key for a shared secret. Raises ValueError if it is too short, or is not a secret."""
     if "-----BEGIN " in secret or secret.startswith(("ssh-rsa", "ecdsa-sha2-")):
         raise ValueError("this is a key that others may know, not a secret; give a public key with jwt_key_file")
     if len(secret.encode()) < limits.secret_bytes_min:
@@ -50,7 +50,7 @@ def secret_key(secret: str) -> Key:
 
 
 def pem_key(pem: bytes) -> Key:
-    """Return the key in a PEM file: a public key, or a certificate. Raises ValueError, saying what is wrong with it."""
+    """Return the key in a PEM file: a public key, or a certificate. Raises ValueError with the problem."""
     if b"PRIVATE KEY-----" in pem:
         raise ValueError("it holds a private key, which belongs to who issues tokens; give its public key")
     try:
@@ -66,8 +66,8 @@ def pem_key(pem: bytes) -> Key:
 def jwks_keys(document: bytes) -> list[Key]:
     """Return the usable keys of a JWKS document. Raises ValueError if there is none.
 
-    What is not for checking signatures by RS256 or ES256 is left out: other algorithms, encryption, and above all secrets,
-    because a document that everybody may read makes none.
+    Keys that are not for signatures by RS256 or ES256 are left out: other algorithms, encryption, and above all shared
+    secrets, because a secret in a public document is not secret.
     """
     if len(document) > limits.jwks_bytes_max:
         raise ValueError(f"the key set is too large (max {limits.jwks_bytes_max} bytes)")
@@ -113,13 +113,13 @@ def _algorithm_of(value: object) -> str:
 
 
 class KeyRing:
-    """All keys. ``fixed`` ones stay; ``fetch`` gets more, and gets them anew when they are old or a token names an unknown one.
+    """All keys. ``fixed`` keys stay. ``fetch`` gets more, and again when they are old or a token names an unknown key.
 
-    Fetches are at least ``jwks_pause_ms`` apart, however many tokens ask for it. When one fails, the keys stay as they were.
+    Fetches are at least ``jwks_pause_ms`` apart, however many tokens cause them. If one fails, the keys stay unchanged.
     """
 
     def __init__(self, clock: Clock, fixed: Sequence[Key] = (), fetch: Fetch | None = None) -> None:
-        self.version = 0  #: counts up when keys change
+        self.version = 0  #: increased when keys change
         self._clock = clock
         self._fixed = list(fixed)
         self._fetch = fetch
@@ -128,7 +128,7 @@ class KeyRing:
         self._fetching: asyncio.Task[None] | None = None
 
     async def find(self, algorithm: str, kid: str | None) -> list[Key]:
-        """Return the keys that a token may have been signed with. Raises KeysUnavailable while none could be fetched."""
+        """Return the keys that may have signed a token. Raises KeysUnavailable while none could be fetched."""
         found = self._among(algorithm, kid)
         if found or self._fetch is None or algorithm not in PUBLIC_ALGORITHMS:
             return found
@@ -140,7 +140,7 @@ class KeyRing:
         return self._among(algorithm, kid)
 
     def tend(self) -> None:
-        """Have keys fetched that are old, while everybody goes on with those."""
+        """Fetch keys again if they are old. The old ones are used meanwhile."""
         old = self._asked_at is None or self._clock.steady_ms() - self._asked_at >= limits.jwks_age_ms
         if old and self._fetch is not None:
             self._begin()
@@ -152,7 +152,7 @@ class KeyRing:
             await asyncio.wait({self._fetching})
 
     def _among(self, algorithm: str, kid: str | None) -> list[Key]:
-        """A key with a name is for tokens that name it, and for those that name none if it is the only one of its kind."""
+        """Return matching keys. A named key matches its name, or no name if it is the only key of its algorithm."""
         keys = [key for key in (*self._fixed, *self._fetched) if key.algorithm == algorithm]
         if kid is None:
             return keys if len(keys) == 1 else [key for key in keys if key.kid is None]

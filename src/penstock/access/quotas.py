@@ -1,4 +1,4 @@
-"""How many jobs each namespace may be given in a minute."""
+"""Quotas: how many jobs may be pushed to each namespace in a minute."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ log = structlog.get_logger("penstock.access")
 
 
 class Counter:
-    """Counts what namespaces are given, each namespace in one store: the same one at every server."""
+    """Counts the pushed jobs of namespaces. Each namespace is counted in one store, the same at every server."""
 
     def __init__(self, stores: Sequence[Store], clock: Clock) -> None:
         self.clock = clock
         self._desks = [QuotaBatcher(store, stores, clock) for store in stores]
 
     async def count(self, takes: Sequence[Take]) -> list[int]:
-        """Count jobs at once, for those who are in a transaction: 0 for each, or how many ms until there is room for it.
+        """Count jobs immediately, for a caller in a transaction: 0 for each, or the ms until there is room.
 
-        Nothing is waited for if the store counts in memory.
+        It does not wait if the store counts in memory.
         """
         waits = [0] * len(takes)
         for number, desk in enumerate(self._desks):
@@ -44,15 +44,16 @@ class Counter:
         return waits
 
     def ask(self, take: Take) -> asyncio.Future[int]:
-        """Count jobs; the future is 0, or how many ms until there is room for them."""
+        """Count jobs. The future is 0, or the ms until there is room for them."""
         return self._desks[fnv1a32(take.namespace) % len(self._desks)].ask(take)
 
 
 class QuotaBatcher:
-    """Asks one store. What comes while a question is under way is gathered into the next one.
+    """Counts in one store. Requests that arrive during a count are combined into the next one.
 
-    While the store cannot be asked, this server counts for itself, and lets pass its share of the quota: what there is for each
-    of the servers, but at least one job a minute. Once the store is back, it is told what was let pass meanwhile.
+    While the store is not available, this server counts alone and admits its share of the quota: the quota divided by the
+    number of servers, but at least one job a minute. When the store is available again, the jobs admitted meanwhile are
+    counted there.
     """
 
     def __init__(self, store: Store, stores: Sequence[Store], clock: Clock) -> None:
@@ -61,10 +62,10 @@ class QuotaBatcher:
         self._clock = clock
         self._pending: list[tuple[Take, asyncio.Future[int]]] = []
         self._running: asyncio.Task[None] | None = None
-        self._alone: Windows | None = None  #: what was let pass while the store could not be asked
+        self._alone: Windows | None = None  #: jobs that were admitted while the store was not available
 
     def ask(self, take: Take) -> asyncio.Future[int]:
-        """Put something into the next question. Raises TooMany, but never for what is given back."""
+        """Add a count to the next request. Raises TooMany, but never for jobs that are given back."""
         if take.jobs > 0 and len(self._pending) >= limits.pending_commands_max:
             raise TooMany("Too many requests are waiting to be counted. Slow down and retry.")
         loop = asyncio.get_running_loop()
@@ -89,17 +90,17 @@ class QuotaBatcher:
         except Exception:
             log.exception("jobs could not be counted")
             for take, answer in batch:
-                if not answer.done() and take.jobs > 0:  # else nobody waits for it
+                if not answer.done() and take.jobs > 0:  # else no caller waits
                     answer.set_exception(PenstockError())
             return
         for (take, answer), wait_ms in zip(batch, waits, strict=True):
             if not answer.done():
                 answer.set_result(wait_ms)
-            elif take.jobs > 0 and not wait_ms:  # whoever asked has gone meanwhile
+            elif take.jobs > 0 and not wait_ms:  # the caller is gone
                 self.ask(give_back(take.namespace, take.jobs))
 
     async def count(self, takes: list[Take]) -> list[int]:
-        """Ask at once: see ``Counter.count``."""
+        """Count immediately: see ``Counter.count``."""
         alone = {} if self._alone is None else self._alone.counts(self._clock.steady_ms())
         passed = [Take(namespace, count, None) for namespace, count in alone.items()]
         try:
@@ -116,7 +117,7 @@ class QuotaBatcher:
         if self._alone is None:
             self._alone = Windows()
             log.warning(
-                "quotas cannot be counted over all servers: this one lets pass its share",
+                "quotas cannot be counted over all servers: this server admits its share",
                 shard=self._store.shard, servers=servers, reason=str(error),
             )  # fmt: skip
         waits: list[int] = []
@@ -131,27 +132,25 @@ class QuotaBatcher:
 
 
 def give_back(namespace: str, count: int) -> Take:
-    """Return what to ask to have some jobs not counted after all."""
+    """Return the count that gives some jobs back to the quota."""
     return Take(namespace, -count, None)
 
 
 class Quotas:
-    """``quotas`` are enqueues per minute by namespace; ``*`` is the quota of each that is not listed."""
+    """The quotas of namespaces. ``quotas``: jobs per minute by namespace; ``*``: for each namespace that is not listed."""
 
     def __init__(self, quotas: Mapping[str, int], counter: Counter) -> None:
         self._quotas = dict(quotas)
         self._default = self._quotas.pop(ANYWHERE, None)
         self._counter = counter
-        self._next_ms: dict[
-            str, int
-        ] = {}  #: steady clock: when the next job of a namespace is due that there was no room for
+        self._next_ms: dict[str, int] = {}  #: steady clock: when a namespace without room may push its next job
 
     def of(self, namespace: str) -> int | None:
-        """Return the quota of a namespace (None: it has none)."""
+        """Return the quota of a namespace; None if it has none."""
         return self._quotas.get(namespace, self._default)
 
     async def admit(self, counts: Mapping[str, int]) -> None:
-        """Count jobs for namespaces: all of them or, if there is no room, none. Raises QuotaExceeded, or InvalidInput."""
+        """Count jobs for namespaces: all, or none if there is no room. Raises QuotaExceeded, or InvalidInput."""
         quotas = {namespace: quota for namespace in counts if (quota := self.of(namespace)) is not None}
         for namespace, quota in quotas.items():
             if counts[namespace] > quota > 0:
@@ -172,13 +171,13 @@ class Quotas:
             )
 
     def give_back(self, counts: Mapping[str, int]) -> None:
-        """Have jobs not counted that were admitted a moment ago and not stored."""
+        """Give back jobs that were admitted a moment ago and not stored."""
         for namespace, count in counts.items():
             if self.of(namespace) is not None:
                 self._counter.ask(give_back(namespace, count))
 
     async def grant(self, counts: Mapping[str, int]) -> dict[str, int]:
-        """Count as many jobs for each namespace as there is room for; return how many, of those that have a quota."""
+        """Count as many jobs for each namespace as there is room for. Return the numbers, of those with a quota."""
         takes = [
             Take(namespace, 1, quota)
             for namespace, count in counts.items()
@@ -189,16 +188,16 @@ class Quotas:
         try:
             waits = await self._counter.count(takes) if takes else []
         except Exception:
-            log.exception("jobs could not be counted")  # whoever asks has a transaction open, which must not fail for this
+            log.exception("jobs could not be counted")  # the caller's open transaction must not fail
             return granted
         for take, wait_ms in zip(takes, waits, strict=True):
             granted[take.namespace] += not wait_ms
         return granted
 
     async def charge(self, counts: Mapping[str, int]) -> dict[str, list[int]]:
-        """Count jobs that have to be made whether there is room or not.
+        """Count jobs that must be pushed whether there is room or not.
 
-        Returns, by namespace, how many ms to put off those that there was no room for: they come at the pace of the quota.
+        Return, by namespace, the delays in ms for the jobs without room: they come at the pace of the quota.
         """
         granted = await self.grant(counts)
         now_ms = self._counter.clock.steady_ms()

@@ -1,4 +1,4 @@
-"""How often one client may ask, whichever way it comes: a sliding window per address."""
+"""Rate limits of clients, for all transports: a sliding window per address."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-#: Whatever a proxy says, no more of it is kept.
+#: No more of a proxy's header is stored.
 ADDRESS_CHARS_MAX: Final = 64
 
 
@@ -33,14 +33,14 @@ class Headers(Protocol):
 
 
 class _Requests:
-    """When one client asked, within the window: marks in the order of time, each with how many requests it stands for."""
+    """The requests of one client within the window: marks in order of time, each with its number of requests."""
 
     __slots__ = ("_counts", "_first", "_starts", "total")
 
     def __init__(self) -> None:
         self._starts = array("q")  # steady ms
         self._counts = array("q")
-        self._first = 0  #: where the marks begin that still count
+        self._first = 0  #: index of the first mark that still counts
         self.total = 0  #: requests that still count
 
     def __len__(self) -> int:
@@ -48,16 +48,16 @@ class _Requests:
 
     @property
     def oldest(self) -> int:
-        """When the oldest request was made that still counts."""
+        """Return the time of the oldest request that still counts."""
         return self._starts[self._first]
 
     @property
     def newest(self) -> int:
-        """When the newest mark was made."""
+        """Return the time of the newest mark."""
         return self._starts[-1]
 
     def forget(self, until_ms: int) -> None:
-        """Forget the requests made at ``until_ms`` or before. Marks are deleted when they are half of all."""
+        """Remove the requests of ``until_ms`` or before. Marks are deleted when half of them are removed."""
         first, starts = self._first, self._starts
         while first < len(starts) and starts[first] <= until_ms:
             self.total -= self._counts[first]
@@ -68,7 +68,7 @@ class _Requests:
         self._first = first
 
     def add(self, now: int, slot_ms: int) -> None:
-        """Note a request. It joins the newest mark if that is younger than ``slot_ms``."""
+        """Add a request. It joins the newest mark if that is younger than ``slot_ms``."""
         self.total += 1
         if self.total > 1 and now - self._starts[-1] < slot_ms:
             self._counts[-1] += 1
@@ -78,14 +78,14 @@ class _Requests:
 
 
 class SlidingWindow:
-    """Allows each client ``requests_max`` requests in any ``window_ms``. A request that is refused does not count.
+    """Allows each client ``requests_max`` requests in any ``window_ms``. A refused request does not count.
 
-    A client is an address. IPv6 addresses whose first ``ipv6_prefix`` bits are the same are one client.
+    A client is an address. IPv6 addresses with the same first ``ipv6_prefix`` bits are one client.
 
-    The moment of each request is kept for as long as it counts, so the limit is exact, and so is the wait. Requests of one
-    millisecond share a mark; above ``rate_limit_exact_max`` requests, so do those of a small part of the window, which then
-    count from the first of them. Two bounds: ``rate_limit_clients_max`` clients, ``rate_limit_marks_max`` marks. Beyond these
-    the clients that were not seen for longest are forgotten first.
+    The time of each request is stored while it counts, so the limit and the wait are exact. Requests of the same millisecond
+    share a mark. Above ``rate_limit_exact_max`` requests, so do those of a small part of the window, which then count from
+    the first of them. There are two bounds: ``rate_limit_clients_max`` clients and ``rate_limit_marks_max`` marks. Beyond
+    these, the clients that were not seen for the longest time are removed first.
     """
 
     def __init__(
@@ -98,11 +98,11 @@ class SlidingWindow:
         self._slot_ms = 1 if requests_max <= limits.rate_limit_exact_max else window_ms // limits.rate_limit_exact_max or 1
         self._cleanup_ms = cleanup_ms
         self._cleanup_at = clock.steady_ms() + cleanup_ms
-        self._clients: dict[str, _Requests] = {}  # the one seen last is the last
+        self._clients: dict[str, _Requests] = {}  # the client that was seen last is at the end
         self._marks = 0
 
     def retry_after_ms(self, client: str) -> int:
-        """Count a request of a client; 0 if it is allowed, else in how many ms the next one will be."""
+        """Count a request of a client. Return 0 if it is allowed, else the ms until the next one is."""
         if ":" in client:
             client = network_of(client, self._ipv6_prefix)
         now = self._clock.steady_ms()
@@ -120,7 +120,7 @@ class SlidingWindow:
         return 0 if allowed else seen.oldest + self._window_ms - now
 
     def check(self, client: str) -> None:
-        """Count a request, or a command, of a client. Raises RateLimited if it is one too many."""
+        """Count a request or a command of a client. Raises RateLimited if it exceeds the limit."""
         wait_ms = self.retry_after_ms(client)
         if wait_ms:
             raise RateLimited(retry_after_ms=wait_ms)
@@ -140,7 +140,7 @@ class SlidingWindow:
 
 
 class ClientAddress:
-    """Finds out who is asking, through proxies that are trusted to say so and through nobody else."""
+    """Finds the address of a client, through trusted proxies only."""
 
     def __init__(self, trusted_proxies: Iterable[str]) -> None:
         self._trusted: list[Network] = [ipaddress.ip_network(each, strict=False) for each in trusted_proxies]
@@ -148,14 +148,14 @@ class ClientAddress:
     def of(self, peer: str, headers: Headers) -> str:
         """Return the client's address: from X-Forwarded-For, else from X-Real-IP, else the peer itself.
 
-        Of several forwarded addresses it is the last one that is no trusted proxy: everything left of it was sent by the
-        client and could be invented. No more than ``limits.forwarded_hops_max`` are looked at. A peer that is no trusted
-        proxy is believed nothing.
+        Of several forwarded addresses it is the last one that is not a trusted proxy: everything left of it was sent by the
+        client and could be forged. At most ``limits.forwarded_hops_max`` are read. The headers of a peer that is not a
+        trusted proxy are ignored.
         """
         if not self._is_trusted(peer):
             return peer
         first = peer
-        rest = ",".join(headers.get_all("x-forwarded-for"))  # a proxy may add a line instead of a word
+        rest = ",".join(headers.get_all("x-forwarded-for"))  # a proxy may add a line instead of a value
         for _ in range(limits.forwarded_hops_max):
             rest, _, hop = rest.rpartition(",")
             hop = hop.strip()[:ADDRESS_CHARS_MAX]
@@ -169,11 +169,11 @@ class ClientAddress:
 
     def behind(self, scope: Scope) -> str:
         """Return the address of the client of a request."""
-        headers: Any = scope.headers  # the type stubs do not know all of its methods
+        headers: Any = scope.headers  # the type stubs lack some of its methods
         return self.of(scope.client.rpartition(":")[0].strip("[]"), headers)
 
     def trusts(self, scope: Scope) -> bool:
-        """Tell whether a request comes from a proxy that is believed what it says of the request."""
+        """Return whether a request comes from a proxy whose headers are trusted."""
         return self._is_trusted(scope.client.rpartition(":")[0].strip("[]"))
 
     def _is_trusted(self, address: str) -> bool:

@@ -1,4 +1,4 @@
-"""Bearer tokens: a fixed list of secrets, each of which opens everything."""
+"""Bearer tokens: a fixed list of secrets, each of which has all rights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class TokenGate:
-    """Lets in whoever shows one of the tokens. Without tokens everybody is let in."""
+    """Accepts a client that sends one of the tokens. Without tokens, every client is accepted."""
 
     def __init__(self, tokens: Iterable[str]) -> None:
         self._tokens = [token.encode() for token in tokens]
@@ -19,13 +19,13 @@ class TokenGate:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether nobody needs a token."""
+        """Return whether no token is needed."""
         return not self._tokens
 
     def admits(self, authorization: str) -> bool:
         """Check the value of an ``Authorization`` header: ``Bearer <token>``, or the token alone.
 
-        Compared with every token in constant time, so that neither a near miss nor its place in the list shows.
+        The comparison with every token takes constant time, so that it shows neither similarity nor the place in the list.
         """
         if self.is_open:
             return True

@@ -1,1 +1,1 @@
-"""Bulk reads: a process of its own reads stores and writes Arrow into files, so that the server has nothing to do with it."""
+"""Bulk reads: a separate process reads stores and writes Arrow files, so that the server does not do this work."""

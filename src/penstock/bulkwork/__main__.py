@@ -1,4 +1,4 @@
-"""``python -m penstock.bulkwork``: a bulk process. It does what its server asks for, and ends when that is gone."""
+"""``python -m penstock.bulkwork``: a bulk process. It executes the tasks of its server, and ends when the server is gone."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from penstock.core import limits
 from penstock.core.errors import BulkMemory, JournalGone, PenstockError
 from penstock.masking import masked
 
-#: How much less urgent than the server what takes long is. The rest is as urgent as the request that waits for it.
+#: The nice value of long tasks. Short tasks have the priority of the request that waits for them.
 NICE: Final = 10
 LONG: Final = frozenset({"snapshot", "journal"})
 
 
 def main() -> None:
-    """Do one task after the other."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal tells it to everybody; the server says when it is over
-    gc.disable()  # rows are many objects without cycles; between tasks there is time
-    gc.freeze()  # modules stay, and need no looking through every time
+    """Execute tasks, one after the other."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes; the server ends this one
+    gc.disable()  # rows are many objects without cycles; it runs between tasks
+    gc.freeze()  # modules stay, so they need not be checked every time
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever is printed belongs into the log, not among the answers
+    os.dup2(2, 1)  # printed text belongs into the log, not among the answers
     _limit_memory()
     done = 0
     while (task := _next(sys.stdin.buffer)) is not None:
@@ -46,22 +46,22 @@ def main() -> None:
 
 
 def _limit_memory() -> None:
-    """Let the system refuse memory beyond what the server allows, so that one task takes no more from the rest of the machine.
+    """Limit the memory that the system gives to this process, so that one task cannot use up the rest of the machine.
 
-    What counts is what can be written and is the process's own (RLIMIT_DATA): files that are mapped do not count.
+    Only private, writable memory counts (RLIMIT_DATA): mapped files do not.
     """
     given = os.environ.get(MEMORY_VARIABLE, "")
-    if given.isdigit() and int(given) and sys.platform == "linux":  # elsewhere the limit does not count what is mapped
+    if given.isdigit() and int(given) and sys.platform == "linux":  # elsewhere the limit does not count mapped memory
         resource.setrlimit(resource.RLIMIT_DATA, (int(given), int(given)))
 
 
 def _most_bytes() -> int:
-    """Return how much memory this process has taken at most."""
+    """Return the peak memory of this process."""
     status = Path("/proc/self/status")
-    if status.exists():  # on Linux, where ru_maxrss begins with what the server had when it started this process
+    if status.exists():  # on Linux, where ru_maxrss starts with the memory of the server at the start of this process
         lines = status.read_text(encoding="ascii").splitlines()
         return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS says bytes
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
 
 
 def _next(source: BinaryIO) -> BulkTask | None:
@@ -70,13 +70,13 @@ def _next(source: BinaryIO) -> BulkTask | None:
 
 
 def _in_background(task: BulkTask) -> TaskOutcome:
-    """Do a task in a thread of its own: whoever has become less urgent cannot become as urgent as before again."""
+    """Execute a task in its own thread, because a thread that has lowered its priority cannot raise it again."""
     with ThreadPoolExecutor(1, initializer=_be_patient) as thread:
         return thread.submit(_outcome, task).result()
 
 
 def _be_patient() -> None:
-    if sys.platform == "linux":  # elsewhere it would be the whole process
+    if sys.platform == "linux":  # elsewhere it would affect the whole process
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
 
 

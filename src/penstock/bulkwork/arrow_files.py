@@ -1,4 +1,4 @@
-"""Files of the spool: an Arrow IPC stream, then how many rows it has, so that a reader knows that it got them all."""
+"""Files of the spool: an Arrow IPC stream, then its number of rows, so that a reader can check that it got all of them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MARK: Final = b"PNSTROWS"
 
 
 def trailer(rows: int) -> bytes:
-    """Return what comes after the stream: 16 bytes, the mark and the number of rows as a little-endian uint64."""
+    """Return the trailer: 16 bytes, the mark and the number of rows as a little-endian uint64."""
     return MARK + rows.to_bytes(8, "little")
 
 
 class FilePart(msgspec.Struct):
-    """One finished file."""
+    """One complete file."""
 
     path: str
     rows: int
@@ -33,11 +33,11 @@ class FilePart(msgspec.Struct):
 
 
 class Spooler:
-    """Writes batches into files of at most ``rows_max`` rows each, in a directory. Together they may have ``room`` bytes.
+    """Writes batches into files of at most ``rows_max`` rows each, in a directory. All files may use ``room`` bytes.
 
     A file ends with the batch that brings it to ``bytes_max``.
 
-    Left with an exception, it leaves nothing behind.
+    After an exception, all files are removed.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Spooler:
             Path(part.path).unlink(missing_ok=True)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows; begins a new file whenever one is full. Raises SpoolFull."""
+        """Add rows; start a new file when one is full. Raises SpoolFull."""
         while batch.num_rows:
             if self._stream is None:
                 self.begin()
@@ -90,14 +90,14 @@ class Spooler:
                 self.end()
 
     def begin(self) -> None:
-        """Begin a file."""
+        """Start a file."""
         self._path = str(self._directory / f"{self._name}-{len(self.parts)}.arrow")
         self._sink = pa.OSFile(self._path, "wb")
         self._stream = pa.ipc.new_stream(self._sink, self._schema)
         self._rows = 0
 
     def end(self) -> None:
-        """Finish the file under way, if there is one."""
+        """Finish the current file, if there is one."""
         if self._stream is None or self._sink is None:
             return
         self._stream.close()

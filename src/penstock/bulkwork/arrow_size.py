@@ -1,8 +1,8 @@
-"""How large an Arrow stream becomes when it is read, found without reading it.
+"""Computes how large an Arrow stream becomes when it is read, without reading it.
 
-A compressed buffer begins with its length before compression, and Arrow reserves that many bytes before it unpacks the first
-one: 33 kB may ask for gigabytes. So the descriptions of all batches are looked at first. They are flatbuffers, which Arrow has
-verified when it returns a message, so every offset in them leads to a place within them.
+A compressed buffer begins with its uncompressed length, and Arrow reserves that many bytes before it decompresses the first
+one: 33 kB may request gigabytes. So the descriptions of all batches are checked first. They are flatbuffers, which Arrow has
+verified when it returns a message, so every offset in them is valid.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from penstock.core.errors import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Fields by their number, as Arrow's Message.fbs has them.
+# Numbers of fields, from Arrow's Message.fbs.
 _MESSAGE_HEADER: Final = 2
 _BATCH_ROWS: Final = 0
 _BATCH_BUFFERS: Final = 2
 _BATCH_COMPRESSION: Final = 3
-#: Streams of Arrow before 1.0 say in a text of their metadata that they are compressed; Arrow still reads them.
+#: Arrow before 1.0 marks compressed streams with this text in their metadata. Arrow still reads them.
 _OLD_COMPRESSION: Final = b"ARROW:experimental_compression"
-_BUFFER: Final = struct.Struct("<qq")  # where it begins in the body, and its bytes there
+_BUFFER: Final = struct.Struct("<qq")  # its offset in the body, and its bytes there
 _NUMBER: Final = struct.Struct("<q")
-_IS_PLAIN: Final = -1  # as a length before compression: this buffer is not compressed
+_IS_PLAIN: Final = -1  # as an uncompressed length: this buffer is not compressed
 
 _REMEDY: Final = "Send the rows in more parts."
 
 
 class Sizes(NamedTuple):
-    """What a stream becomes: rows, and bytes of all buffers after unpacking."""
+    """The size of a stream: its rows, and the bytes of all uncompressed buffers."""
 
     rows: int
     bytes: int
 
 
 def check_sizes(source: pa.BufferReader) -> Sizes:
-    """Add up what a stream becomes, and leave ``source`` at its beginning. Raises InvalidInput if it is more than may be.
+    """Return the size of a stream, and reset ``source`` to its start. Raises InvalidInput if it exceeds the limits.
 
-    Dictionaries are refused, because no column of staged rows has one. Raises ArrowException and OSError for what is not Arrow.
+    Dictionaries are refused, because no column of staged rows has one. Raises ArrowException and OSError if it is not Arrow.
     """
     beginning = source.tell()
     rows = unpacked = batches = 0
@@ -119,12 +119,12 @@ def _unsigned(data: memoryview, place: int) -> int:
 
 
 def _table_at(data: memoryview, place: int) -> int:
-    """Follow the offset at ``place``."""
+    """Return the table that the offset at ``place`` refers to."""
     return place + _unsigned(data, place)
 
 
 def _field(data: memoryview, table: int, number: int) -> int:
-    """Return where a field of a table is, 0 if the table does not have it."""
+    """Return the position of a field of a table; 0 if the table does not have it."""
     fields = table - int.from_bytes(data[table : table + 4], "little", signed=True)
     slot = 4 + 2 * number
     if slot >= int.from_bytes(data[fields : fields + 2], "little"):

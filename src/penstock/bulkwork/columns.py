@@ -1,4 +1,4 @@
-"""From values of rows to columns of Arrow: what jobs and events have in common."""
+"""Builds Arrow columns from values of rows, for jobs and events."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 MOMENT: Final = pa.timestamp("us", tz="UTC")
 _STORED: Final = pa.timestamp("ms", tz="UTC")
 _UUID_CHARS: Final = 36
-#: Where the 16 digits of each half of a UUID go.
+#: Positions of the 16 digits of each half of a UUID.
 _HIGH: Final = (*range(8), *range(9, 13), *range(14, 18))
 _LOW: Final = (*range(19, 23), *range(24, 36))
 
 
 def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Return a column of some kind. Most columns that may be empty are, all the way down."""
+    """Return a column of a type. Most optional columns have only nulls."""
     if values[0] is None and values.count(None) == len(values):
         return pa.nulls(len(values), kind)
     return pa.array(values, kind)
@@ -45,7 +45,7 @@ def numbers(values: Sequence[int | None]) -> pa.Array:
 
 
 def named(values: Sequence[int], names: Mapping[int, str]) -> pa.Array:
-    """Return a column of text that is said by numbers, of which there are few."""
+    """Return a column of text from numbers, which have few distinct values."""
     few = list(set(values))
     if len(few) == 1:
         return pa.repeat(pa.scalar(names[few[0]], pa.string()), len(values))
@@ -54,10 +54,10 @@ def named(values: Sequence[int], names: Mapping[int, str]) -> pa.Array:
 
 
 def uuids(values: Sequence[int]) -> pa.Array:
-    """Spell ids as UUIDs, all at once; 0 is null. The same as ``ids.to_uuid``, for whole columns.
+    """Format ids as UUIDs; 0 is null. The result is the same as of ``ids.to_uuid``, for whole columns.
 
-    Each half is computed as a column of 64-bit words and spelled in hexadecimal in one go; then each digit's place is filled
-    for all rows together.
+    Each half is a column of 64-bit words, formatted in hexadecimal at once. Then each digit's position is filled for all
+    rows together.
     """
     count = len(values)
     ids = pa.array(values, pa.uint64())
@@ -86,7 +86,7 @@ def _word(value: int) -> pa.Scalar[Any]:
 
 
 def _hex(words: pa.Array) -> bytes:
-    """Spell words, 16 digits each."""
+    """Format words in hexadecimal, 16 digits each."""
     raw = array("Q")
     raw.frombytes(words.buffers()[1])
     raw.byteswap()

@@ -1,4 +1,4 @@
-"""From claimed jobs to Arrow: what a consumer group reads."""
+"""Builds Arrow from claimed jobs, for consumer groups."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SCHEMA: Final = pa.schema(
 def epoch_batch(
     jobs: Sequence[Leased], offsets: Sequence[int], queues: Mapping[int, tuple[str, str]], shard: int
 ) -> pa.RecordBatch:
-    """Make columns of jobs. ``queues``: namespace and name, by number."""
+    """Build columns of jobs. ``queues``: namespace and name, by number."""
     ids, queue, _, _, priority, attempts, custom, created, options, data = zip(*jobs, strict=True)
     used = {number: queues[number] for number in set(queue)}
     value, headers = _payloads(data, options)

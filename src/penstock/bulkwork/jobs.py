@@ -52,8 +52,8 @@ _decode_details = msgspec.msgpack.Decoder(Details).decode
 def jobs_batch(
     rows: Sequence[Row], queues: Mapping[int, tuple[str, str]], states: Mapping[int, str], shard: int
 ) -> pa.RecordBatch:
-    """Make columns of rows. ``queues``: namespace and name, by number. ``states``: what users call them, by number."""
-    columns = list(zip(*rows, strict=True))  # a store may have something behind them
+    """Build columns of rows. ``queues``: namespace and name, by number. ``states``: public names of states, by number."""
+    columns = list(zip(*rows, strict=True))  # a store may add values at the end
     given = dict(zip(HEAD, columns, strict=False))
     options, data, result = columns[len(HEAD) : len(HEAD) + 3]
     numbered = {number: queues[number] for number in set(given["queue"])}
@@ -77,14 +77,14 @@ def jobs_batch(
 
 
 def _errors(details: Sequence[bytes | None]) -> pa.Array:
-    """Return why jobs failed last."""
+    """Return the last errors of jobs."""
     if not any(details):
         return pa.nulls(len(details), pa.string())
     return texts([None if each is None else _decode_details(each).error for each in details])
 
 
 def _payloads(data: Sequence[Any], options: Sequence[bytes | None]) -> tuple[pa.Array, pa.Array]:
-    """Return payloads as their producers gave them, and what came along with them."""
+    """Return payloads as the producers sent them, and their headers."""
     if not any(options):  # most jobs have none
         return column(data, pa.binary()), pa.nulls(len(data), pa.string())
     pairs = [unwrapped(each, more) if each is not None else (None, None) for each, more in zip(data, options, strict=True)]

@@ -1,7 +1,7 @@
 """Events of the journal as columns.
 
-Events of one kind have the same fields in the same places. So they are put together by kind, made into columns with a few calls
-each, and brought back into order at the end.
+Events of one kind have the same fields at the same positions. So they are grouped by kind, converted to columns with a few
+calls each, and sorted again at the end.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ EVENTS: Final = pa.schema(
         ("due_at", MOMENT),
     ]
 )
-#: Fields of events that have a column of their own, and which.
+#: Fields of events with a column of their own, and its name.
 _COLUMNS: Final = {
     "attempts": "attempt", "priority": "priority", "created_at": "created_at", "run_at": "run_at", "started_at": "started_at",
     "size": "size", "error": "error", "reason": "error", "due_at": "due_at",
 }  # fmt: skip
-#: Fields that nobody is told: with a lease token, its job can be settled.
+#: Fields that are never returned: with a lease token, its job can be settled.
 _SECRET: Final = frozenset({"token"})
 _MAKERS: Final[dict[str, Callable[[Sequence[Any]], pa.Array]]] = {
     "attempt": numbers,
@@ -58,7 +58,7 @@ _MAKERS: Final[dict[str, Callable[[Sequence[Any]], pa.Array]]] = {
     "size": lambda values: pa.array(values, pa.int64()),
     "error": lambda values: texts([None if each is None else str(each) for each in values]),
 }
-_WHO: Final = 4  #: kind, queue, job and its own id come first
+_WHO: Final = 4  #: kind, queue, job and custom id come first
 _KNOWN: Final = {kind.value: kind for kind in EventKind}
 _decode = msgspec.msgpack.Decoder(tuple[dict[int, tuple[str, str]], list[list[Any]]]).decode
 _json = msgspec.json.Encoder().encode
@@ -80,7 +80,7 @@ _NOBODY: Final = (None, None)
 
 
 class Gathering:
-    """Takes blocks of the journal, and gives columns. ``namespace``: whose events; None: everybody's."""
+    """Collects blocks of the journal, and returns columns. ``namespace``: None for all."""
 
     def __init__(self, shard: int, namespace: str | None, seq: int, to: int) -> None:
         self._shard = shard
@@ -89,8 +89,8 @@ class Gathering:
         self._to = to
         self._kinds: dict[int, _Alike] = {}
         self.next = seq  #: number of the first event that was not taken
-        self._count = 0  #: events taken since the last batch, those that are left out too
-        self._bytes = 0  #: of blocks, likewise
+        self._count = 0  #: events taken since the last batch, including omitted ones
+        self._bytes = 0  #: bytes of blocks since the last batch
 
     def take(self, block: Block) -> None:
         """Take the events of a block that are in the range."""
@@ -107,7 +107,7 @@ class Gathering:
             self._take_each(queues, events, first, block.at)
 
     def _take_alike(self, queues: Mapping[int, tuple[str, str]], events: list[list[Any]], first: int, at: int) -> bool:
-        """Take events that all are about queues of the wanted namespace, kind by kind; False if they are not."""
+        """Take events by kind if all are about queues of the wanted namespace; else return False."""
         mentioned = {event[1] for event in events}
         wanted = self._namespace
         if not all(number in queues and (wanted is None or queues[number][0] == wanted) for number in mentioned):
@@ -149,11 +149,11 @@ class Gathering:
 
     @property
     def is_full(self) -> bool:
-        """Tell whether it is time for a batch."""
+        """Return whether the batch is full."""
         return self._count >= limits.bulk_chunk_rows or self._bytes >= limits.bulk_chunk_bytes
 
     def batch(self) -> pa.RecordBatch | None:
-        """Make columns of what was taken, and forget it; None if nothing of it is to be told."""
+        """Return the collected events as columns, and remove them; None if there is no visible event."""
         kinds, self._kinds, self._count, self._bytes = self._kinds, {}, 0, 0
         if not kinds:
             return None
@@ -164,7 +164,7 @@ class Gathering:
 
 
 def _about(event: Sequence[Any]) -> tuple[str | None, str | None]:
-    """Tell whom an event is about that is not about a queue: a namespace says so in the place of the job's own id."""
+    """Return the namespace and the queue of an event without a queue number: the namespace replaces the custom id."""
     queue = None
     if event[0] in _PAYLOADS and len(event) > _WHO and isinstance(event[_WHO], dict):
         queue = event[_WHO].get("queue")
@@ -177,7 +177,7 @@ _PAYLOADS: Final = frozenset(kind.value for kind in PAYLOAD_KINDS)
 def _columns(shard: int, kind: int, alike: _Alike) -> pa.RecordBatch:
     count = len(alike.seq)
     most = max(map(len, alike.events))
-    # Earlier versions may have kept fewer fields.
+    # Earlier versions may have stored fewer fields.
     events = alike.events
     if min(map(len, events)) < most:
         events = [[*each, *[None] * (most - len(each))] for each in events]
@@ -186,7 +186,7 @@ def _columns(shard: int, kind: int, alike: _Alike) -> pa.RecordBatch:
     given = dict(zip(FIELDS[known] if known is not None else (), values, strict=False))
     made = {_COLUMNS[name]: _MAKERS[_COLUMNS[name]](column) for name, column in given.items() if name in _COLUMNS}
     if known is EventKind.JOB_COMPLETED and "run_at" in made:
-        made["due_at"] = made["run_at"]  # there is no next attempt whose time could be there
+        made["due_at"] = made["run_at"]  # without a next attempt, ``run_at`` is the due time
     made |= {
         "shard": pa.repeat(pa.scalar(shard, pa.int32()), count),
         "seq": pa.array(alike.seq, pa.int64()),
@@ -205,7 +205,7 @@ def _columns(shard: int, kind: int, alike: _Alike) -> pa.RecordBatch:
 
 
 def _rest(columns: Mapping[str, Sequence[Any]]) -> list[str | None]:
-    """Spell what has no column of its own as JSON; a payload is the whole of it."""
+    """Return the fields without a column as JSON; for a payload, the payload itself."""
     if set(columns) == {"payload"}:
         return [None if each is None else _json(each).decode() for each in columns["payload"]]
     names = tuple(columns)

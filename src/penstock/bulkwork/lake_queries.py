@@ -1,4 +1,4 @@
-"""Questions to the lake, answered in a bulk process, so that the server neither loads Delta nor waits for files."""
+"""Queries of the lake, executed in a bulk process, so that the server neither loads Delta nor waits for files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.lake.queries.objectives import ObjectivesInvalid
 from penstock.lake.queries.window import milliseconds
 from penstock.masking import masked
 
-#: A server has one lake, so this holds one thing, and what that has read.
+#: A server has one lake, so this has one entry, with its cached data.
 _lakes: Final[dict[str, Insights]] = {}
 _encode = msgspec.json.Encoder().encode
 
@@ -25,7 +25,7 @@ _encode = msgspec.json.Encoder().encode
 def answer(
     *, lake: str, insight: str, question: dict[str, Any], directory: str | None = None, room: int = 0
 ) -> dict[str, Any]:
-    """Answer a question: as JSON; or, with a directory, as Arrow in a file there.
+    """Execute a query. Return JSON or, with a directory, Arrow in a file there.
 
     Raises InvalidInput, LakeNotFound, LakeUnusable, StorageFailed.
     """
@@ -40,10 +40,10 @@ def answer(
         raise LakeUnusable(str(error)) from None
     except LakeMissing:
         raise LakeNotFound from None
-    except MemoryError:  # Arrow's is one of Arrow's own errors, too
+    except MemoryError:  # Arrow's MemoryError is also an ArrowException
         raise
     except (DeltaError, OSError, pa.ArrowException) as error:
-        # Delta says more on further lines, in colours.
+        # Delta adds more lines, with colours.
         said = masked(next(iter(str(error).splitlines()), type(error).__name__))
         raise StorageFailed(
             f"The lake cannot be read ({said}). Retry in a moment; penstock spark doctor --lake DIR says more."

@@ -1,4 +1,4 @@
-"""The server's side of bulk processes: started when first needed, started anew if one dies, ended with the server."""
+"""The server's pool of bulk processes: started on first use, replaced when one dies, ended with the server."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ _ERRORS: Final[dict[str, type[PenstockError]]] = {
 
 
 class BulkProcesses:
-    """Up to ``count`` processes, each of which does one task at a time. What comes while all are busy waits for its turn.
+    """Up to ``count`` processes, each with one task at a time. While all are busy, tasks wait.
 
-    ``memory_bytes``: what each of them may use; 0: as much as there is. One that has grown ends after its task.
+    ``memory_bytes``: the limit for each; 0: no limit. A process that has grown ends after its task.
     """
 
     def __init__(self, count: int, clock: Clock, memory_bytes: int = 0) -> None:
@@ -74,13 +74,13 @@ class BulkProcesses:
 
     @property
     def pids(self) -> list[int]:
-        """Return who is there, busy or not."""
+        """Return the ids of all processes, busy or not."""
         return [each.pid for each in (*self._busy, *self._idle)]
 
     async def run(self, name: str, spool: Spool | None = None, **given: Any) -> Any:
-        """Have a task done; see ``tasks`` for what there is. Raises BulkFailed if its process dies in the middle of it.
+        """Execute a task; ``tasks`` has their names. Raises BulkFailed if its process dies during the task.
 
-        ``spool``: where it may use the room that there is when its turn comes; it is told how much that is.
+        ``spool``: the free room, at the time when the task starts, is passed to it.
         """
         if importlib.util.find_spec("pyarrow") is None:
             raise BulkUnavailable
@@ -98,7 +98,7 @@ class BulkProcesses:
         return outcome.answer
 
     async def close(self) -> None:
-        """End all of them, whatever they are doing."""
+        """End all processes, whatever they do."""
         self._closed = True
         ended = [*self._idle, *self._busy]
         self._idle = []
@@ -118,7 +118,7 @@ class BulkProcesses:
                 raise ShuttingDown from None
             log.warning("a bulk process ended in the middle of a task", task=task.name, status=await process.wait())
             raise BulkFailed from None
-        except BaseException:  # whoever asked is gone: what it says next would be the answer to somebody else
+        except BaseException:  # the caller is gone: the next answer would go to another caller
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             raise
@@ -143,11 +143,11 @@ class BulkProcesses:
             **os.environ,
             "PYTHONPATH": f"{here}{os.pathsep}{more}" if more else here,
             MEMORY_VARIABLE: str(self._memory_bytes),
-            # The system's allocator asks for what is used, where Arrow's own reserves a gigabyte, and gives it back.
+            # The system's allocator requests only what is used, and returns it. Arrow's own reserves a gigabyte.
             "ARROW_DEFAULT_MEMORY_POOL": "system",
         }
         pipe = asyncio.subprocess.PIPE
-        # Safe path (-P): the directory that the server was started in holds nothing that is to be imported.
+        # Safe path (-P): nothing is imported from the directory in which the server was started.
         return await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", "penstock.bulkwork", stdin=pipe, stdout=pipe, env=environment
         )

@@ -1,4 +1,4 @@
-"""What a server and its bulk process say to each other: a length in four bytes, then MessagePack."""
+"""The protocol between a server and its bulk processes: a length in four bytes, then MessagePack."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Any, Final
 import msgspec
 
 LENGTH_BYTES: Final = 4
-#: In the environment of a bulk process: how many bytes of memory it may use; 0: as many as there are.
+#: Environment variable of a bulk process: its memory limit in bytes; 0: no limit.
 MEMORY_VARIABLE: Final = "PENSTOCK_BULK_MEMORY_BYTES"
 
 
 class BulkTask(msgspec.Struct):
-    """What is to be done: the name of a task, and what it needs."""
+    """A task: its name and its arguments."""
 
     name: str
     given: dict[str, Any]
 
 
 class TaskOutcome(msgspec.Struct, omit_defaults=True):
-    """What came of it: an answer; or an error by its code, with its text and what else it carries."""
+    """The outcome of a task: an answer, or an error by its code, with its text and other fields."""
 
     answer: Any = None
     code: str = ""
     text: str = ""
-    first: int = 0  #: of JournalGone
+    first: int = 0  #: field of JournalGone
     is_last: bool = False  #: the process ends after this answer, because it has grown or is old
 
 
@@ -34,6 +34,6 @@ decode_outcome = msgspec.msgpack.Decoder(TaskOutcome).decode
 
 
 def frame(message: BulkTask | TaskOutcome) -> bytes:
-    """Return a message as it is sent."""
+    """Return a message as bytes with its length."""
     body = _encode(message)
     return len(body).to_bytes(LENGTH_BYTES) + body

@@ -1,10 +1,10 @@
-"""The spool: files that wait for being fetched. It is bounded, and cleaned by age and at the start.
+"""The spool: files that clients will fetch. It is bounded, and cleaned by age and at the start.
 
-Each server has a directory of its own in it, which it holds a lock on as long as it lives. So whoever starts can tell which
-directories were left behind, also where several servers share a machine.
+Each server has its own directory there, and holds a lock on it while it runs. So a starting server can find the directories
+of dead servers, also when several servers share a machine.
 
-The spool holds payloads of all namespaces, and may be in a directory that all users of the machine can write to. So it belongs
-to the user of the server, nobody else may use it, and no symbolic link is followed on the way to a file.
+The spool has payloads of all namespaces, and may be in a directory that all users of the machine can write to. So it belongs
+to the server's user, no other user may access it, and no symbolic link is followed on the way to a file.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _LOCK: Final = "lock"
 
 
 class Spool:
-    """Files of one server, in a directory that is made when it is first needed. They may take up ``bytes_max`` together.
+    """The files of one server, in a directory that is created on first use. They may use ``bytes_max`` together.
 
-    ``share``: how many may be writing at the same time; each may use up to its part of what is free.
+    ``share``: the number of concurrent writers; each may use its part of the free bytes.
     """
 
     def __init__(self, base: Path, bytes_max: int, *, share: int = 1) -> None:
@@ -45,15 +45,15 @@ class Spool:
         self._share = share
         self._own: Path | None = None
         self._lock = -1
-        self.used = 0  #: bytes of files, and bytes that are promised to those who write
+        self.used = 0  #: bytes of files, and bytes that are reserved for writers
 
     @property
     def is_tight(self) -> bool:
-        """Tell whether more than half of it is used."""
+        """Return whether more than half of it is used."""
         return self.used * 2 > self._bytes_max
 
     def clean(self) -> None:
-        """Remove what servers have left behind that are gone. Raises ConfigInvalid if other users may use the spool."""
+        """Remove the files of dead servers. Raises ConfigInvalid if other users may access the spool."""
         if not os.path.lexists(self._base):
             return
         if reason := why_not_private(self._base):
@@ -67,12 +67,12 @@ class Spool:
                 os.close(lock)
 
     def directory(self) -> Path:
-        """Return a new, empty directory for some files. Raises StorageFailed if the disk does not have it."""
+        """Return a new, empty directory for some files. Raises StorageFailed if the disk fails."""
         try:
             if self._own is None:
                 with contextlib.suppress(FileExistsError):
                     self._base.mkdir(mode=0o700, parents=True)
-                if reason := why_not_private(self._base):  # what is put there could be read, or replaced
+                if reason := why_not_private(self._base):  # other users could read or replace files there
                     raise StorageFailed(f"The spool cannot be used. {reason}")
                 own = self._base / f"{random_name():016x}"
                 own.mkdir(mode=0o700)
@@ -87,7 +87,7 @@ class Spool:
 
     @contextmanager
     def room(self) -> Iterator[int]:
-        """Promise some bytes to who writes, for as long as that takes; what was written is then counted by ``keep``."""
+        """Reserve bytes for a writer, during the write. The written bytes are then counted by ``keep``."""
         free = (self._bytes_max - self.used) // self._share
         if free <= 0:
             raise SpoolFull("The spool is full of files that wait for being fetched. Delete snapshots, or retry later.")
@@ -98,11 +98,11 @@ class Spool:
             self.used -= free
 
     def keep(self, size: int) -> None:
-        """Count files."""
+        """Count written files."""
         self.used += size
 
     async def remove(self, directory: Path, size: int) -> None:
-        """Remove a directory, and count its files no longer. Who is being sent one of them still gets all of it."""
+        """Remove a directory, and uncount its files. A client that is reading one of them still gets all of it."""
         self.used -= size
         await asyncio.get_running_loop().run_in_executor(None, lambda: shutil.rmtree(directory, ignore_errors=True))
 
@@ -112,15 +112,15 @@ class Spool:
             shutil.rmtree(self._own, ignore_errors=True)
             os.close(self._lock)
             self._own = None
-            with contextlib.suppress(OSError):  # somebody else may have something in it
+            with contextlib.suppress(OSError):  # another process may have files in it
                 self._base.rmdir()
 
 
 def shared_place() -> Path:
-    """Return where the spool of a server is that has no directory for its data: in the directory for temporary files.
+    """Return the place of the spool for a server without a data directory: in the directory for temporary files.
 
-    Every user can write there. Where another user has taken the name, a directory with a random name is made and used: no
-    user can keep the server of another one from starting.
+    Every user can write there. If another user has taken the name, a directory with a random name is created: no user can
+    prevent the server of another one from starting.
     """
     base = Path(tempfile.gettempdir()) / f"penstock-spool-{os.geteuid()}"
     reason = why_not_private(base) if os.path.lexists(base) else ""
@@ -128,13 +128,13 @@ def shared_place() -> Path:
         return base
     own = Path(tempfile.mkdtemp(prefix=f"{base.name}-"))
     log.warning(
-        "the spool is in a directory of its own, which only a proper stop removes", directory=str(own), reason=reason
+        "the spool is in a separate directory, which is removed only by a clean stop", directory=str(own), reason=reason
     )
     return own
 
 
 def _try_lock(path: Path) -> int | None:
-    """Take a lock, if nobody has it. A directory without one is just being made, or was never finished."""
+    """Take a lock if it is free. A directory without a lock is being created, or was never completed."""
     try:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError:

@@ -1,4 +1,4 @@
-"""From Arrow to rows that are kept: checked, put into the form of jobs, and packed for each queue."""
+"""Converts Arrow to staged rows: checks them, builds the fields of jobs, and packs them for each queue."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _Number(NamedTuple):
-    """A column of whole numbers: the field of NewJob it becomes, and what it may be."""
+    """A column of whole numbers: its field of NewJob, and its range."""
 
     field: str
     low: int
@@ -51,15 +51,15 @@ _FLAGS: Final = {
     "durable": JobFlag.DURABLE,
     "remove_on_complete": JobFlag.REMOVE_ON_COMPLETE,
 }
-#: Columns, and parameters of the same names that are for all rows.
+#: Columns, and parameters of the same names that apply to all rows.
 COLUMNS: Final = ("value", "queue", "headers", *_NUMBERS, *_TEXTS, *_FLAGS)
 _FILE_MARK: Final = b"ARROW1"
-_FILE_BEGIN_BYTES: Final = 8  # the mark, and two bytes so that what follows is aligned
+_FILE_BEGIN_BYTES: Final = 8  # the mark, and two bytes of padding for alignment
 _check_object: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 class Packed(NamedTuple):
-    """Rows for one queue, as they are kept."""
+    """Rows for one queue, as they are stored."""
 
     queue: str
     rows: int
@@ -67,9 +67,9 @@ class Packed(NamedTuple):
 
 
 def pack(path: Path, constants: Mapping[str, str]) -> list[Packed]:
-    """Make rows of a file with an Arrow IPC stream or file. ``constants``: what columns that are not there have in all rows.
+    """Build the rows of a file with an Arrow IPC stream or file. ``constants``: the values of missing columns.
 
-    Names of queues are not checked here. Raises InvalidInput, which names the column and, where it can, the row.
+    Names of queues are not checked here. Raises InvalidInput with the column and, if possible, the row.
     """
     table = _read(path)
     unknown = [name for name in constants if name == "value" or name not in COLUMNS]
@@ -89,24 +89,24 @@ def pack(path: Path, constants: Mapping[str, str]) -> list[Packed]:
 
 
 def _read(path: Path) -> pa.Table:
-    """Read a stream or a file, whose size and columns are looked at before any of it is unpacked."""
-    body = path.read_bytes()  # not mapped: what is damaged in it is found here, not later
+    """Read a stream or a file. Its size and columns are checked before any of it is decompressed."""
+    body = path.read_bytes()  # not mapped: damage is found here, not later
     source = pa.BufferReader(body)
     is_file = body.startswith(_FILE_MARK)
     if is_file:
         if not body.endswith(_FILE_MARK):
             raise InvalidInput("The body is not an Arrow IPC stream or file: its end is missing. Was it cut off?")
-        # A file is a stream between two marks. Its index is left alone: it may name one batch any number of times.
+        # A file is a stream between two marks. Its index is not used: it may list one batch any number of times.
         source.seek(_FILE_BEGIN_BYTES)
     try:
         sizes = check_sizes(source)
         with pa.ipc.open_stream(source) as stream:
             _check_columns(stream.schema)
-            if sizes.rows:  # of no rows, the sender may not know the types
+            if sizes.rows:  # without rows, the sender may not know the types
                 _check_types(stream.schema)
             table = stream.read_all()
         rest = b"" if is_file else body[source.tell() :]
-        table.validate(full=True)  # places and texts are as the sender says: they may lead anywhere
+        table.validate(full=True)  # offsets and texts come from the sender, and may be invalid
     except MemoryError:
         raise
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
@@ -121,7 +121,7 @@ def _read(path: Path) -> pa.Table:
 
 
 def _check_columns(schema: pa.Schema) -> None:
-    """Raise InvalidInput for columns that staged rows do not have, before any of their values is read."""
+    """Raise InvalidInput for columns that staged rows do not have, before any value is read."""
     twice = [name for name, count in Counter(schema.names).items() if count > 1]
     if twice:
         raise InvalidInput(f"Columns that are there twice: {_some(twice)}. Leave one of them out.")
@@ -133,7 +133,7 @@ def _check_columns(schema: pa.Schema) -> None:
 
 
 def _check_types(schema: pa.Schema) -> None:
-    """Raise InvalidInput for a column whose type is not one of those that it may have: all of them are flat."""
+    """Raise InvalidInput for a column with a wrong type. All valid types are flat."""
     for column in schema:
         name, kind = column.name, column.type
         if name == "value":
@@ -151,7 +151,7 @@ def _check_types(schema: pa.Schema) -> None:
 
 
 def _some(names: Sequence[str]) -> str:
-    """Spell names for an error: the first of them, and how many more there are."""
+    """Format names for an error: the first of them, and the number of others."""
     shown = ", ".join(name[:100] for name in names[:20])
     return shown if len(names) <= 20 else f"{shown} and {len(names) - 20} more"
 
@@ -220,7 +220,7 @@ def _numbers(table: pa.Table, name: str, number: _Number, constants: Mapping[str
 
 
 def _milliseconds(moments: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return moments since 1970. Raises InvalidInput for those that are too far away for a number."""
+    """Return times as ms since 1970. Raises InvalidInput if a time is out of range."""
     wanted = pc.CastOptions(pa.timestamp("ms", tz=moments.type.tz), allow_time_truncate=True)
     try:
         return moments.cast(options=wanted).cast(pa.int64())
@@ -291,7 +291,7 @@ def _flags(table: pa.Table, constants: Mapping[str, str]) -> int | list[int]:
 
 
 def _by_queue(table: pa.Table, constants: Mapping[str, str]) -> dict[str, Sequence[int]]:
-    """Return which rows each queue has, in order."""
+    """Return the rows of each queue, in order."""
     queues = _texts(table, "queue", constants, longest=limits.name_chars_max)
     if queues is None:
         raise InvalidInput("There is no queue: neither a parameter, nor a column with anything in it")
@@ -313,7 +313,7 @@ def _chunks(queues: Mapping[str, Sequence[int]], columns: Mapping[str, Any]) -> 
     packed: list[Packed] = []
     data: list[bytes] = columns["data"]
     for queue, rows in queues.items():
-        sizes = [0, *accumulate(len(data[row]) for row in rows)]  # of all rows before each
+        sizes = [0, *accumulate(len(data[row]) for row in rows)]  # the bytes of all rows before each
         first = 0
         while first < len(rows):
             full = bisect_left(sizes, sizes[first] + limits.chunk_bytes, first + 1)

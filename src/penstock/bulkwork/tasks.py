@@ -1,4 +1,4 @@
-"""What a bulk process can do."""
+"""The tasks of a bulk process."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ Doing = Callable[..., Coroutine[Any, Any, Any]]
 async def snapshot(
     *, source: str, shard: int, wanted: dict[str, Any], states: dict[int, str], directory: str, rows_per_part: int, room: int
 ) -> dict[str, Any]:
-    """Write the jobs of one shard into files; return them, and how many damaged jobs were left out.
+    """Write the jobs of one shard into files. Return the files, and the number of omitted, damaged jobs.
 
-    ``states``: what users call states, by number.
+    ``states``: the public names of states, by number.
     """
     choice = msgspec.convert(wanted, JobsWanted)
     async with _reader(source) as reader, reader.jobs(choice) as found:
@@ -50,9 +50,9 @@ async def snapshot(
 async def journal(
     *, source: str, shard: int, namespace: str | None, seq: int, to: int, directory: str, room: int
 ) -> dict[str, Any]:
-    """Write a stretch of the journal of one shard into one file, and return it.
+    """Write a range of the journal of one shard into one file, and return it.
 
-    Raises JournalGone if its beginning is not kept any more, and InvalidInput if its end is not there yet.
+    Raises JournalGone if its start is no longer stored, and InvalidInput if its end is not written yet.
     """
     gathering = Gathering(shard, namespace, seq, to)
     with Spooler(directory, "journal", EVENTS, rows_max=max(1, to - seq), room=room, bytes_max=room + 1) as spooler:
@@ -80,10 +80,10 @@ async def epoch(
     directory: str,
     room: int,
 ) -> dict[str, Any]:
-    """Write jobs of an epoch into one file, and return it, and which jobs are ``missing``: gone or damaged.
+    """Write jobs of an epoch into one file. Return the file, and the ``missing`` jobs: removed or damaged.
 
-    ``entry``: the name under which its slices are noted. ``wanted``: of each the shard, the number, the place in the epoch, and
-    which rows. There is no file if something is lost and that is not to be skipped.
+    ``entry``: the name under which the slices of the epoch are stored. ``wanted``: for each slice the shard, its number, its
+    position in the epoch, and the rows. No file is returned if leases are lost and must not be skipped.
     """
     rows = sum(end - first for *_, first, end in wanted)
     lost = 0
@@ -111,7 +111,7 @@ async def epoch(
             left = {job_id: (token, offset + row) for row, (job_id, token) in enumerate(zip(jobs, tokens, strict=True))}
             left = {job_id: left[job_id] for job_id in jobs[first:end]}
             seen: set[int] = set()
-            # Some may have moved to another shard with their queue.
+            # Some jobs may have moved to another shard with their queue.
             for place in (shard, *(each for each in range(len(sources)) if each != shard)):
                 if not left:
                     break
@@ -132,7 +132,7 @@ async def epoch(
 
 
 async def pack(*, path: str, constants: dict[str, str], directory: str, room: int) -> dict[str, Any]:
-    """Make rows that can be staged of an Arrow file: one file with all chunks, and of each its queue, rows and bytes."""
+    """Pack the rows of an Arrow file: one file with all chunks, and the queue, rows and bytes of each."""
     packed = stage_rows.pack(Path(path), constants)
     if sum(len(each.body) for each in packed) > room:
         raise SpoolFull
@@ -143,7 +143,7 @@ async def pack(*, path: str, constants: dict[str, str], directory: str, room: in
 
 
 async def journal_at(*, source: str, at_ms: int) -> int | None:
-    """Find the first event at or after a moment."""
+    """Return the first event at or after a time."""
     async with _reader(source) as reader:
         return await reader.journal_at(at_ms)
 
@@ -175,7 +175,7 @@ async def _reader(source: str) -> AsyncIterator[BulkReader]:
 
 
 async def insight(**given: Any) -> dict[str, Any]:
-    """Answer a question to a lake; see ``insightwork``, which is loaded when somebody asks."""
+    """Execute a query of the lake; see ``lake_queries``, which is imported on first use."""
     try:
         from penstock.bulkwork.lake_queries import answer  # noqa: PLC0415 - the lake is an extra, and large
     except ImportError:

@@ -1,4 +1,4 @@
-"""Asks a running server over HTTP."""
+"""Send requests to a running server over HTTP."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def server_options(command: F) -> F:
-    """Give a command ``--url`` and ``--token``."""
+    """Add ``--url`` and ``--token`` to a command."""
     url = click.option("--url", default="http://127.0.0.1:6790", show_default=True, envvar="PENSTOCK_URL", help="any server")
     return url(token_option(command))
 
 
 def token_option(command: F) -> F:
-    """Give a command ``--token``."""
+    """Add ``--token`` to a command."""
     text = "a token or key that the server asks for, if it asks; default: $PENSTOCK_TOKEN"
     return click.option("--token", envvar="PENSTOCK_TOKEN", help=text)(command)
 
 
 class RequestRefused(PenstockError):
-    """The server has understood, and refuses."""
+    """The server refused the request."""
 
     code = "refused"
 
 
 def ask(method: str, url: str, path: str, token: str | None, body: Any = None) -> dict[str, Any]:
-    """Ask a server. Raises Refused with its words for a mistake of ours, PenstockError if it cannot be asked."""
+    """Send a request to a server. Raises RequestRefused with its text if it refuses, PenstockError if it cannot be reached."""
     if not url.startswith(("http://", "https://")):
         raise ConfigInvalid(f"--url must begin with http:// or https://, and is {url!r}")
     headers = {"Content-Type": "application/json"} | ({} if token is None else {"Authorization": f"Bearer {token}"})
@@ -56,7 +56,7 @@ def ask(method: str, url: str, path: str, token: str | None, body: Any = None) -
 
 
 def _tls(url: str) -> list[HTTPSHandler]:
-    """Return what TLS needs, as the variables of the SDK say. Raises ConfigInvalid."""
+    """Return the TLS settings from the variables of the SDK. Raises ConfigInvalid."""
     if not url.startswith("https"):
         return []
     from penstock.client import _tls as tls  # noqa: PLC0415 - commands that need no client start without it

@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 _POSTGRES: Final = (
     "{url} is a PostgreSQL store; penstock backup and restore are for stores in files. Use PostgreSQL's own tools: pg_dump "
     "--format=custom for one point in time, or a base backup with WAL archiving (pg_basebackup, pgBackRest) for any. Back up "
-    "each shard by itself. See docs/backup.md."
+    "each shard separately. See docs/backup.md."
 )
 
 
 class ProgressMeter:
-    """Shows how far a step is, in lines: one for each tenth."""
+    """Prints the progress of a step: a line for each tenth."""
 
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix
         self._shown: tuple[str, int] | None = None
 
     def __call__(self, step: str, done: int, total: int) -> None:
-        """Show it, if it is news."""
+        """Print a line if another tenth is done."""
         tenths = 10 * done // max(1, total)
         if self._shown != (step, tenths):
             self._shown = (step, tenths)
@@ -43,7 +43,7 @@ class ProgressMeter:
 
 
 def directories(config: Config) -> list[Path]:
-    """Return the data directories of a configuration, in their order. Raises ConfigInvalid if a store is none."""
+    """Return the data directories of a configuration, in their order. Raises ConfigInvalid if a store is not a directory."""
     found = []
     for url in config.stores or (f"sqlite:{config.data}",):
         if not url.startswith("sqlite:"):
@@ -61,10 +61,10 @@ def meters(count: int) -> list[ProgressMeter]:
 @click.argument("target", metavar="BACKUP", type=click.Path(path_type=Path))
 @setting_options("data", "stores", "accept_loss")
 def backup(target: Path, config_file: Path | None, **flags: Any) -> None:
-    """Back up the store into the new directory BACKUP, while the server goes on or is stopped.
+    """Back up the store into the new directory BACKUP, while the server runs or is stopped.
 
-    The backup is one committed point: every answer that was given before it began is in it. It is checked before this command
-    ends. Run it on the machine of the server, as the same user. Of several shards, each has a point of its own.
+    The backup is one committed point: every answer that was given before it began is in it. It is checked before this
+    command ends. Run it on the machine of the server, as the same user. With several shards, each has its own point.
     """
     config = load(config_file, flags)
     found = directories(config)
@@ -88,7 +88,7 @@ async def _take_all(found: list[Path], target: Path, *, accept_loss: bool) -> tu
 
 
 def describe(manifest: Manifest) -> str:
-    """Say in a line what a backup holds."""
+    """Return a one-line description of a backup."""
     has = manifest.contents
     return (
         f"{has.rows['jobs']:,} jobs, events up to {has.journal_next - 1:,}, of {to_rfc3339(manifest.taken_at)}, "

@@ -1,4 +1,4 @@
-"""``penstock config``: look at the settings, check a file of them, or write one."""
+"""``penstock config``: show the settings, check a file of them, or write one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.server.listeners import check_tls
 
 @click.group()
 def config() -> None:
-    """Look at the settings, check a file of them, or write one."""
+    """Show the settings, check a file of them, or write one."""
 
 
 @config.command()
@@ -33,7 +33,7 @@ def show(origin: bool, config_file: Path | None, **flags: Any) -> None:
 def check(file: Path) -> None:
     """Check a file of settings, together with the variables that are set."""
     loaded = configuration.load({}, os.environ, file)
-    check_tls(loaded)  # the files that it names, as penstock serve would
+    check_tls(loaded)  # reads the files that it names, like penstock serve
     jwt_keys(loaded)
     from_file = sum(where.startswith(f"{file}, line ") for where in loaded.origins.values())
     click.echo(f"{file} is fine: {from_file} settings")
@@ -43,6 +43,6 @@ def check(file: Path) -> None:
 
 @config.command()
 def example() -> None:
-    """Write a file with every setting there is, each with what it is for and its default, as comments."""
+    """Write a file with every setting, its description and its default, as comments."""
     for line in configuration.example(frozenset(FLAGS)):
         click.echo(line)

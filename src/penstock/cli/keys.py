@@ -1,4 +1,4 @@
-"""``penstock keys``: make, list and revoke API keys, at a running server or right in the store."""
+"""``penstock keys``: create, list and revoke API keys, at a running server or directly in the store."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _where(command: F) -> F:
 
 @click.group()
 def keys() -> None:
-    """Make, list and revoke API keys, which clients show as X-Api-Key."""
+    """Create, list and revoke API keys, which clients send as X-Api-Key."""
 
 
 @keys.command()
@@ -60,7 +60,7 @@ def create(
     config_file: Path | None,
     **flags: Any,
 ) -> None:
-    """Make a key. It is shown this once; only a digest of it is kept."""
+    """Create a key. It is shown only once; the store keeps only a digest of it."""
     wish = check_request(namespaces, roles, label, _lasts_ms(expires))
     for namespace in wish.namespaces:
         if namespace != "*":
@@ -111,7 +111,7 @@ async def _list_from(store: Store) -> tuple[int, list[ApiKey]]:
 @click.argument("key_id", metavar="ID")
 @_where
 def revoke(key_id: str, url: str | None, token: str | None, config_file: Path | None, **flags: Any) -> None:
-    """Have a key be no longer good: at once at the server asked, within two seconds at others."""
+    """Revoke a key: at once at the server of this request, within two seconds at others."""
     if url is not None:
         ask("DELETE", url, f"/keys/{_checked(key_id)}", token)
     elif not _in_store(load(config_file, flags), lambda store: store.key_revoke(key_id)):
@@ -143,7 +143,7 @@ def _line(key: ApiKey, now_ms: int | None) -> str:
 
 
 def _in_store(config: Config, do: Callable[[Store], Awaitable[T]], *, may_be_new: bool = False) -> T:
-    """Do something with the keys of the store that the configuration names. ``may_be_new``: make one if there is none."""
+    """Run a function on the store that the configuration names. ``may_be_new``: create the store if there is none."""
     if not may_be_new and not config.stores and not config.data.is_dir():
         raise ConfigInvalid(f"There is nothing in {config.data}. Say where the store is, with --data or --store.")
 

@@ -47,7 +47,7 @@ def _duration_ms(_context: click.Context, _option: click.Parameter, text: str | 
 @click.command()
 @LAKE
 @click.option("--url", metavar="URL", envvar="PENSTOCK_URL", default="http://127.0.0.1:6790", help="the server")
-@click.option("--namespace", metavar="NAME", default="*", help="whose events; * is everybody's, which is the default")
+@click.option("--namespace", metavar="NAME", default="*", help="the namespace of the events; *, the default: all namespaces")
 @click.option("--once", is_flag=True, help="end with the last event that the server has now")
 @click.option(
     "--every", metavar="TIME", callback=_duration_ms, default=None, help="take what has come this often, in one batch; 1m"
@@ -83,9 +83,9 @@ def run(
     once: bool,
     no_upkeep: bool,
 ) -> None:
-    """Keep a lake of the queues' whole life up to date.
+    """Keep a lake up to date with the history of all queues.
 
-    SIGTERM and Ctrl-C end it after the batch at hand. Whenever it ends, however, nothing is lost or doubled: run it again.
+    SIGTERM and Ctrl-C end it after the current batch. Whenever it ends, nothing is lost or stored twice: run it again.
     """
     if once and every is not None:
         raise click.UsageError("--once and --every exclude each other")
@@ -104,7 +104,7 @@ def run(
 @CONF
 @click.option("--lose-forgotten", is_flag=True, help="even if silver and gold will lack what bronze has forgotten")
 def rebuild(lake: str, master: str, conf: tuple[str, ...], *, lose_forgotten: bool) -> None:
-    """Make silver and gold anew from bronze. Readers see the old tables until the new ones are there."""
+    """Build silver and gold again from bronze. Readers see the old tables until the new ones are complete."""
     _go(lambda: _rebuild(lake, master, conf, lose_forgotten=lose_forgotten))
 
 
@@ -118,9 +118,9 @@ def rebuild(lake: str, master: str, conf: tuple[str, ...], *, lose_forgotten: bo
     help="keep files that are part of nothing so long; 168",
 )
 def compact(lake: str, keep: int) -> None:
-    """Fold partials on disk, put small files together, remove what nobody needs.
+    """Fold partials on disk, merge small files, remove files that are not used any more.
 
-    It may run beside a pipeline, and needs no Java. With --keep 0 nobody may be reading or writing meanwhile.
+    It may run at the same time as a pipeline, and needs no Java. With --keep 0, no reader or writer may use the lake.
     """
     _go(lambda: _compact(lake, keep))
 
@@ -132,9 +132,9 @@ def compact(lake: str, keep: int) -> None:
 )
 @click.option("--dry-run", is_flag=True, help="only say what would be forgotten")
 def forget(lake: str, keep_days: int, *, dry_run: bool) -> None:
-    """Forget the details of old days: events, attempts, and jobs that were made then. Gold stays.
+    """Delete the details of old days: events, attempts, and jobs that were created then. Gold stays.
 
-    It needs no Java. No pipeline may be at work on the lake meanwhile. The files are removed by compact, a week later.
+    It needs no Java. No pipeline may run on the lake at the same time. The files are removed by compact, a week later.
     """
     _go(lambda: _forget(lake, keep_days, dry_run=dry_run))
 
@@ -172,7 +172,7 @@ def _session(master: str, conf: tuple[str, ...]) -> SparkSession:
 
     settings = {"spark.ui.enabled": "false", "spark.log.level": "ERROR"}
     if master.startswith("local"):
-        settings["spark.driver.memory"] = "1g"  # the work is done by Python, with Arrow
+        settings["spark.driver.memory"] = "1g"  # Python does the work, with Arrow
     for each in conf:
         name, found, value = each.partition("=")
         if not found:
@@ -199,9 +199,9 @@ def _run(
     lake = _place(address)
     stop = threading.Event()
     with running.locked(lake):
-        knock(checked)  # before Spark, which takes its time
+        knock(checked)  # before Spark, whose start is slow
         spark = start()
-        _listen(stop)  # after Spark, which listens, too
+        _listen(stop)  # after Spark, which installs signal handlers, too
         builder = running.Builder(spark, lake, checked, **more)
         try:
             done = running.run(
@@ -228,7 +228,7 @@ def _run(
 
 
 def knock(options: Options) -> None:
-    """Ask the server for its journal. Raises PenstockError if it does not answer, or may not, or cannot."""
+    """Request the journal from the server. Raises PenstockError if it does not answer, refuses, or does not support it."""
     from penstock.spark.http_client import BulkClient  # noqa: PLC0415
 
     with BulkClient(replace(options, retry_for=_PATIENCE_MS)) as wire:

@@ -1,4 +1,4 @@
-"""The command ``penstock`` and what all its parts share."""
+"""The command ``penstock`` and the code that all its subcommands share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMANDS: Final = ("backup", "config", "keys", "migrate", "pipeline", "restore",
 
 
 class _Group(Translating, click.Group):
-    """Imports a command when it is asked for, and shows errors of ours as what they are: advice, not a traceback."""
+    """Imports a subcommand when it is used, and shows Penstock's errors as advice instead of a traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002, click's
         return list(COMMANDS)

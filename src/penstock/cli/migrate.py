@@ -1,4 +1,4 @@
-"""``penstock migrate``: look at the tables of a PostgreSQL store, or bring them up to date."""
+"""``penstock migrate``: show the version of the tables of a PostgreSQL store, or migrate them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _store = click.option("--store", "stores", metavar="URL", multiple=True, help="t
 
 @click.group()
 def migrate() -> None:
-    """Look at the tables of a PostgreSQL store, or bring them up to date."""
+    """Show the version of the tables of a PostgreSQL store, or migrate them."""
 
 
 @migrate.command()
@@ -40,7 +40,7 @@ def status(stores: tuple[str, ...]) -> None:
 @migrate.command()
 @_store
 def up(stores: tuple[str, ...]) -> None:
-    """Bring the tables to the version that this Penstock needs. Stop servers of an older version first."""
+    """Migrate the tables to the version that this Penstock needs. Stop servers of an older version first."""
     for url in _stores(stores):
         before = asyncio.run(_up(url))
         done = "nothing to do" if before.version == SCHEMA_VERSION else f"from version {before.version} to {SCHEMA_VERSION}"
@@ -50,7 +50,7 @@ def up(stores: tuple[str, ...]) -> None:
 @migrate.command()
 @click.option("--from", "first", metavar="VERSION", type=click.IntRange(0, SCHEMA_VERSION), default=0, show_default=True)
 def sql(first: int) -> None:
-    """Print the statements, for whoever applies them by other means."""
+    """Print the statements, to apply them with another tool."""
     for version in range(first, SCHEMA_VERSION):
         click.echo(f"begin;\n{steps.sql_of(version + 1)}commit;")
 
@@ -59,7 +59,7 @@ def _stores(given: tuple[str, ...]) -> tuple[str, ...]:
     flags = {"stores": ",".join(given)} if given else {}
     stores = configuration.load(flags, os.environ).stores
     if not stores:
-        raise ConfigInvalid("There is no PostgreSQL store to look at. Name it with --store postgresql://HOST/DATABASE.")
+        raise ConfigInvalid("No PostgreSQL store is given. Name it with --store postgresql://HOST/DATABASE.")
     return stores
 
 

@@ -1,4 +1,4 @@
-"""miniqueue's flags: whoever starts Penstock with them is told what they are called here."""
+"""miniqueue's flags: a command line with them is answered with the flags of Penstock."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: Where it listens unless it is told otherwise.
+#: miniqueue's default port.
 _PORT: Final = "8080"
-#: Its flags; all but the first have a value. Like all flags of Go programs, they may have one dash or two.
+#: miniqueue's flags; all but the first have a value. Like all flags of Go programs, they may have one dash or two.
 _FLAG: Final = re.compile(r"--?(human|cert|db|key|level|period|port)(?:=(.*))?", re.DOTALL)
 PAGE: Final = "docs/topics-door.md"
 
 
 class Translating(click.Command):
-    """A command that answers miniqueue's flags with the command line that does the same here."""
+    """A command that answers miniqueue's flags with the equivalent command line."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the command line. Raises UsageError for flags that are not there."""
+        """Parse the command line. Raises UsageError for flags of miniqueue."""
         given = list(args)
         try:
             return super().parse_args(ctx, args)
@@ -37,7 +37,7 @@ class Translating(click.Command):
 
 
 def translate(args: Sequence[str]) -> str | None:
-    """Return what to write in place of a command line with miniqueue's flags; None if there are none of them."""
+    """Return the equivalent of a command line with miniqueue's flags; None if there are none."""
     flags = list(_read(args))
     named = [name for name, _ in flags if name]
     if not named:
@@ -66,7 +66,7 @@ def translate(args: Sequence[str]) -> str | None:
 
 
 def _read(args: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Read a command line as miniqueue would: names of its flags with their values, and other words without a name."""
+    """Parse a command line like miniqueue: names of its flags with their values, and other words without a name."""
     words = iter(args)
     for word in words:
         match = _FLAG.fullmatch(word)

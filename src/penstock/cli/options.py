@@ -13,7 +13,7 @@ from penstock import config as configuration
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: The settings that have a flag, and what is written behind it (None: nothing).
+#: The settings that have a flag, and the placeholder of its value (None: it has no value).
 FLAGS: Final[dict[str, str | None]] = {
     "data": "DIR",
     "stores": "URL",
@@ -42,13 +42,13 @@ _SEVERAL: Final = frozenset({"stores"})
 
 
 def config_option(command: F) -> F:
-    """Give a command ``--config``, as ``config_file``."""
+    """Add ``--config`` to a command, as ``config_file``."""
     kind = click.Path(path_type=Path)
     return click.option("--config", "config_file", metavar="FILE", type=kind, help="YAML file with settings")(command)
 
 
 def setting_options(*names: str) -> Callable[[F], F]:
-    """Give a command ``--config``, and the flags of some settings, in this order."""
+    """Add ``--config`` and the flags of some settings to a command, in this order."""
 
     def give(command: F) -> F:
         command = config_option(command)
@@ -62,7 +62,7 @@ def setting_options(*names: str) -> Callable[[F], F]:
 
 
 def load(config_file: Path | None, flags: dict[str, Any]) -> configuration.Config:
-    """Put the configuration of a command together from what it was given. Raises ConfigInvalid."""
+    """Build the configuration of a command from its arguments. Raises ConfigInvalid."""
     given = {name: _text(value) for name, value in flags.items() if value not in (None, False, ())}
     return configuration.load(given, os.environ, config_file)
 

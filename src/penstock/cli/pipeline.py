@@ -1,4 +1,4 @@
-"""``penstock pipeline``: what is done with Spark and the lake."""
+"""``penstock pipeline``: commands for Spark and the lake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``penstock pipeline replay``: puts history or dead letters back on a queue."""
+"""``penstock pipeline replay``: push jobs from the history or from dead letters again."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ STATES: Final = ("failed", "completed", "waiting", "delayed", "active", "waiting
 @click.option("--dry-run", is_flag=True, help="only show what would be done")
 @click.option("--again", is_flag=True, help="even if the same was done in the last 7 days")
 @click.option("--url", default="http://127.0.0.1:6790", show_default=True, envvar="PENSTOCK_URL", help="any server")
-@click.option("--namespace", help="whose jobs; default: the key's own")
+@click.option("--namespace", help="the namespace of the jobs; default: the key's own")
 @click.option("--master", default="local[*]", show_default=True, help="where Spark runs")
 def replay(*, dry_run: bool, master: str, states: Sequence[str], **given: Any) -> None:
-    """Put jobs on a queue once more: those in some state that a condition chooses.
+    """Push jobs again: those of some states that a condition selects.
 
-    They stay where they are; new jobs are made of their payloads. The same command twice does it once. A server that asks for a
-    token gets $PENSTOCK_TOKEN or $PENSTOCK_API_KEY.
+    The jobs stay where they are; new jobs are created with their payloads. Repeating the same command changes nothing. A
+    server that requires a token gets $PENSTOCK_TOKEN or $PENSTOCK_API_KEY.
     """
-    # Other commands start without any of this.
+    # Other commands do not import these modules.
     from penstock.client.errors import PenstockError as ClientError  # noqa: PLC0415
 
     try:
@@ -54,7 +54,7 @@ def replay(*, dry_run: bool, master: str, states: Sequence[str], **given: Any) -
     wish = work.ReplayRequest(states=states or ("failed",), **given)
     try:
         named = {} if wish.namespace is None else {"namespace": wish.namespace}
-        knock(options.for_batch({"url": wish.url, "table": "jobs"} | named))  # before Spark, which takes its time
+        knock(options.for_batch({"url": wish.url, "table": "jobs"} | named))  # before Spark, whose start is slow
         with _session(master) as spark:
             outcome = work.look(spark, wish) if dry_run else work.replay(spark, wish)
     except ClientError as error:
@@ -81,14 +81,14 @@ def _show(rows: int, queue: str, by_queue: Sequence[tuple[str, str, int]], sampl
 
 @contextmanager
 def _session(master: str) -> Iterator[SparkSession]:
-    """Use the session there is, or start one that ends with the command."""
+    """Use the existing session, or start one that ends with the command."""
     from penstock.spark.session import prepare, session  # noqa: PLC0415
 
     prepare()
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     mine = SparkSession.getActiveSession() is None
-    # What goes wrong is said here, in a sentence; Spark would put pages before it.
+    # Errors are reported here, in one sentence; Spark would print pages before it.
     quiet = {"spark.ui.enabled": "false", "spark.log.level": "OFF"}
     if mine:
         click.echo("Starting Spark …", err=True)

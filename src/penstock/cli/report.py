@@ -1,4 +1,4 @@
-"""``penstock pipeline report``: one HTML file that says how the queues are."""
+"""``penstock pipeline report``: one HTML file about the state of the queues."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class _Step(click.ParamType[int]):
 
 @click.command()
 @LAKE
-@click.option("--namespace", metavar="NAME", help="whose queues; everybody's, unless given")
+@click.option("--namespace", metavar="NAME", help="the namespace of the queues; all namespaces, unless given")
 @click.option("--queue", metavar="NAME", help="one queue; all of them, unless given")
 @click.option("--from", "start", type=_Moment(), help="from when on; a day before --to, unless given")
-@click.option("--to", "end", type=_Moment(), help="up to when; the end of what the lake knows, unless given")
+@click.option("--to", "end", type=_Moment(), help="end of the window; the end of the lake's data, unless given")
 @click.option("--step", type=_Step(), help="how fine: 1m, 5m, 1h, 1d; as fits the time, unless given")
 @click.option(
     "--out",
@@ -59,11 +59,11 @@ class _Step(click.ParamType[int]):
 def report(
     lake: str, *, namespace: str | None, queue: str | None, start: int | None, end: int | None, step: int | None, out: Path
 ) -> None:
-    """Say how the queues are: an HTML file with pictures that needs nothing else.
+    """Write a report about the queues: one HTML file with charts, without other files.
 
     It needs no Spark, no Java and no server: pip install 'penstock-queue[lake]'.
     """
-    # Other commands start without any of this.
+    # Other commands do not import these modules.
     try:
         from penstock.lake.location import Lake, LakeMissing  # noqa: PLC0415
         from penstock.lake.queries.api import Question  # noqa: PLC0415
@@ -75,9 +75,9 @@ def report(
         size = make_report(lake, out, asked)
     except LakeMissing:
         if Lake(lake).exists():
-            raise ConfigInvalid(f"The lake in {lake} knows of no event yet, so there is nothing to tell.") from None
+            raise ConfigInvalid(f"The lake in {lake} has no events yet, so there is nothing to report.") from None
         raise ConfigInvalid(f"There is no lake in {lake}. Build one with: penstock pipeline run --lake {lake}") from None
-    except ValueError as error:  # a question that cannot be answered, objectives that cannot be read
+    except ValueError as error:  # an invalid question, or invalid objectives
         raise ConfigInvalid(f"{error}.") from None
     except OSError as error:
         raise ConfigInvalid(f"{out} cannot be written ({error.strerror}).") from None

@@ -1,4 +1,4 @@
-"""``penstock restore``: check a backup, and put it in place."""
+"""``penstock restore``: check a backup, and restore it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 @click.option("--replace", is_flag=True, help="move a store that is there into a directory replaced-TIME beside the new one")
 @click.option("--continue", "go_on", is_flag=True, help="complete a restore that was interrupted; without BACKUP")
 def restore(source: Path | None, config_file: Path | None, *, check: bool, replace: bool, go_on: bool, **flags: Any) -> None:
-    """Put the backup in the directory BACKUP in place as the store. Stop the server first.
+    """Restore the store from the backup in the directory BACKUP. Stop the server first.
 
-    All of it is checked before and after; of several shards, all are put in place or none. What happened since the backup is
-    not in it: jobs that were finished since are delivered again, and jobs that were pushed since are gone.
+    The backup is checked before and after; of several shards, all are restored or none. Changes after the backup are not in
+    it: jobs that were finished since then are delivered again, and jobs that were pushed since then are lost.
     """
     from penstock.store.sqlite import backup as backups  # noqa: PLC0415, other commands start without it
 
@@ -46,7 +46,7 @@ def restore(source: Path | None, config_file: Path | None, *, check: bool, repla
             click.echo(f"{part}: {describe(backups.verify(part, ProgressMeter()))}")
         return
     for part in parts:
-        backups.read_manifest(part)  # all are there, before the first one is prepared
+        backups.read_manifest(part)  # all exist, before the first one is prepared
     if len(parts) != len(found):
         raise ConfigInvalid(
             f"{source} is a backup of {len(parts)} stores, and {len(found)} are named. Name the stores of all shards with "

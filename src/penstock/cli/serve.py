@@ -30,7 +30,7 @@ log = structlog.get_logger("penstock")
 @setting_options(*FLAGS)
 def serve(config_file: Path | None, **flags: Any) -> None:
     """Run the server until it is stopped (Ctrl-C or SIGTERM)."""
-    os.umask(0o077)  # jobs are nobody else's, in whatever file of the server, or of one of its processes
+    os.umask(0o077)  # other users must not read jobs, in any file of the server or of its child processes
     config = load(config_file, flags)
     logging.set_up(config.log_level, config.log_format)
     for note in config.notes:
@@ -44,7 +44,7 @@ def serve(config_file: Path | None, **flags: Any) -> None:
 
 
 def _allow_many_connections() -> None:
-    """Use as many open files as the system grants: each waiting client is one."""
+    """Set the limit of open files to what the system allows: each waiting client needs one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

@@ -1,4 +1,4 @@
-"""``penstock shards``: look at the shards of running servers, or spread the queues over another number of them."""
+"""``penstock shards``: show the shards of running servers, or rebalance the queues over another number of shards."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ LOOK_EVERY_MS: Final = 500
 
 @click.group()
 def shards() -> None:
-    """Look at the shards of running servers, or spread the queues over another number of them."""
+    """Show the shards of running servers, or rebalance the queues over another number of shards."""
 
 
 @shards.command()
 @server_options
 def status(url: str, token: str | None) -> None:
-    """Show the shards, what belongs elsewhere, and how far a rebalance is."""
+    """Show the shards, the queues that belong to another shard, and the progress of a rebalance."""
     found = ask("GET", url, "/shards", token)
     for each in found["shards"]:
         click.echo(_line(each))
@@ -33,10 +33,10 @@ def status(url: str, token: str | None) -> None:
 @click.option("--to", "target", metavar="N", type=click.IntRange(1), help="how many shards; default: all stores there are")
 @click.option("--no-wait", is_flag=True, help="return as soon as it has begun: the servers do it without us")
 def rebalance(url: str, token: str | None, target: int | None, no_wait: bool) -> None:
-    """Move queues to where they belong, while everything goes on.
+    """Move queues to the shards that they belong to, while the servers run.
 
-    To grow, restart all servers with more stores first. To shrink, say how many remain, and restart the servers without the
-    others afterwards.
+    To add shards, first restart all servers with more stores. To remove shards, give the number that remains, and restart
+    the servers without the other stores afterwards.
     """
     found = ask("POST", url, "/shards/rebalance", token, {} if target is None else {"to": target})
     if not found["rebalancing"]:
@@ -47,7 +47,7 @@ def rebalance(url: str, token: str | None, target: int | None, no_wait: bool) ->
 
 
 async def _watch(url: str, token: str | None) -> None:
-    """Show how far it is whenever that changes, until it is done."""
+    """Print the progress whenever it changes, until the rebalance is done."""
     clock, shown = SystemClock(), ""
     while (found := ask("GET", url, "/shards", token))["rebalancing"]:
         if (now := _progress(found)) != shown:

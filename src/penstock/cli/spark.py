@@ -1,4 +1,4 @@
-"""``penstock spark``: what Spark needs, and what is missing."""
+"""``penstock spark``: check the requirements of Spark."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import click
 
 @click.group()
 def spark() -> None:
-    """Apache Spark: what a data pipeline needs."""
+    """Apache Spark: the requirements of a data pipeline."""
 
 
 @spark.command()
-@click.option("--url", metavar="URL", envvar="PENSTOCK_URL", help="look at this server, too")
-@click.option("--lake", metavar="DIR", envvar="PENSTOCK_LAKE", help="look at this lake, too")
+@click.option("--url", metavar="URL", envvar="PENSTOCK_URL", help="check this server, too")
+@click.option("--lake", metavar="DIR", envvar="PENSTOCK_LAKE", help="check this lake, too")
 @click.option("--start", is_flag=True, help="start Spark, which takes some seconds")
 def doctor(url: str | None, lake: str | None, *, start: bool) -> None:
-    """Look for Java, Spark and what else is needed; say what is wrong, and what helps. Exits with 1 if something is."""
-    # Other commands start without any of this.
+    """Check Java, Spark and the other requirements; print each problem and its remedy. Exits with 1 if there is a problem."""
+    # Other commands do not import these modules.
     from penstock.spark.doctor import examine  # noqa: PLC0415
 
     wrong = 0

@@ -13,7 +13,7 @@ import click
 @click.option("--url", metavar="URL", envvar="PENSTOCK_URL", help="the server; that of the tasks, unless given")
 @click.option("--api-key", metavar="KEY", envvar="PENSTOCK_API_KEY", help="key of the server (X-Api-Key)")
 @click.option("--token", metavar="TOKEN", envvar="PENSTOCK_TOKEN", help="bearer token of the server")
-@click.option("--namespace", metavar="NAME", envvar="PENSTOCK_NAMESPACE", help="whose jobs; default")
+@click.option("--namespace", metavar="NAME", envvar="PENSTOCK_NAMESPACE", help="the namespace of the jobs; default")
 @click.option("-c", "--concurrency", metavar="N", type=click.IntRange(min=1), default=10, help="jobs at a time; 10")
 @click.option("-q", "--queue", "queues", metavar="QUEUE", multiple=True, help="only these; all queues of the tasks")
 @click.option(
@@ -28,10 +28,10 @@ import click
     metavar="SECONDS",
     type=click.FloatRange(min=0),
     default=86_400.0,
-    help="for how long a job whose task no worker has is given back before it is dead; 86400",
+    help="for how long a job whose task no worker has is deferred before it is dead; 86400",
 )
 @click.option("-v", "--verbose", is_flag=True, help="log what the worker does in detail")
-@click.option("--reload", is_flag=True, help="start anew when a .py file below this directory changes")
+@click.option("--reload", is_flag=True, help="restart when a .py file below this directory changes")
 def worker(
     target: str,
     queues: tuple[str, ...],
@@ -43,12 +43,12 @@ def worker(
     reload: bool,
     **server: Any,
 ) -> None:
-    """Run the tasks of a Python module, found from this directory on.
+    """Run the tasks of a Python module, imported from the current directory.
 
-    TASKS is a Tasks object of the module; without it, the only one there is, or what @task has made. SIGTERM and Ctrl-C finish
-    what runs, for up to --stop-timeout, and give back the rest; the second signal does so at once.
+    TASKS is a Tasks object of the module; without it, the only one in the module, or that of @task. SIGTERM and Ctrl-C
+    finish running jobs, for up to --stop-timeout, and release the others; the second signal releases all at once.
     """
-    # Other commands start without the SDK.
+    # Other commands do not import the SDK.
     from penstock.cli import worker_run  # noqa: PLC0415
 
     if reload:

@@ -1,4 +1,4 @@
-"""What ``penstock worker`` does. Not imported by other commands: a server has no use for the SDK."""
+"""The work of ``penstock worker``. Other commands do not import it, because a server does not need the SDK."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import FrameType, ModuleType
 
-#: How often files are looked at, in seconds.
+#: How often files are checked for changes, in seconds.
 LOOK_S = 0.5
 
 
 def work(
     target: str, server: Mapping[str, str], queues: Sequence[str], options: Mapping[str, Any], *, verbose: bool
 ) -> None:
-    """Run tasks until told to stop. ``server``: settings in place of the tasks' own. ``queues``: in place of all of theirs.
+    """Run tasks until stopped. ``server``: settings instead of the tasks' own. ``queues``: instead of all queues.
 
-    ``options``: of the worker. ``verbose``: what it does is logged in detail.
+    ``options``: of the worker. ``verbose``: log its work in detail.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
@@ -58,7 +58,7 @@ def _so_many(count: int, what: str) -> str:
 
 
 def _find(target: str) -> Tasks:
-    """Return the tasks that are meant. Raises a ClickException that says what to change."""
+    """Return the tasks of a target. Raises a ClickException with the remedy."""
     name, _, attribute = target.partition(":")
     found = _of(_module(name), attribute)
     if not isinstance(found, Tasks):
@@ -69,7 +69,7 @@ def _find(target: str) -> Tasks:
 
 
 def _module(name: str) -> ModuleType:
-    """Import a module. Raises a ClickException that tells a module that is missing from one that it imports."""
+    """Import a module. Raises a ClickException that tells apart a missing module and a missing import of that module."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -92,10 +92,10 @@ def _of(module: ModuleType, attribute: str) -> Any:
 
 
 def supervise(arguments: list[str]) -> int:
-    """Run the command in a process of its own, and again when files change, until it is told to stop.
+    """Run the command in a child process, and start it again when files change, until stopped.
 
-    Signals are passed on to it one by one. It is no member of our group: Ctrl-C would reach it twice, and then it does not wait
-    for what runs.
+    Signals are forwarded to it one by one. It is not in this process group: otherwise Ctrl-C would reach it twice, and then
+    it would not wait for running jobs.
     """
     stopping = threading.Event()
     running: list[subprocess.Popen[bytes]] = []
@@ -124,7 +124,7 @@ def supervise(arguments: list[str]) -> int:
 
 
 def _files() -> Iterator[tuple[str, int]]:
-    """Return the Python files below this directory, with when they were changed. Not those of hidden directories."""
+    """Yield the Python files below the current directory, with their modification times. Hidden directories are left out."""
     for directory, directories, files in os.walk("."):
         directories[:] = [each for each in directories if not each.startswith((".", "__")) and each != "node_modules"]
         for each in files:

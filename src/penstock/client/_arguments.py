@@ -1,4 +1,4 @@
-"""Arguments of a task: bound to its signature, checked against its annotations, and as JSON."""
+"""Bind the arguments of a task to its signature, check them against its annotations, and convert them to and from JSON."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _MISSING: Final = re.compile(r"Object missing required field `(.+)`\Z")
 
 
 class Arguments:
-    """The parameters of a function, as a shape that JSON is checked against.
+    """The parameters of a function, as a structure that JSON is checked against.
 
-    Annotations decide: anything msgspec knows (numbers, texts, dataclasses, structs, datetimes, enums, unions, …), and pydantic
-    models. What has no annotation may be anything that JSON can say. Raises TypeError for ``*args``, ``**kwargs``,
-    positional-only parameters, and annotations that nothing can be checked against.
+    Annotations may be any type that msgspec supports (numbers, texts, dataclasses, structs, datetimes, enums, unions, …),
+    and pydantic models. A parameter without an annotation takes any JSON value. Raises TypeError for ``*args``,
+    ``**kwargs``, positional-only parameters, and annotations that values cannot be checked against.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -39,16 +39,16 @@ class Arguments:
         fields: list[Any] = [
             (name, hints.get(name, Any))
             if parameter.default is parameter.empty
-            else (name, hints.get(name, Any), msgspec.field(default=None))  # never used: what is missing is not passed on
+            else (name, hints.get(name, Any), msgspec.field(default=None))  # never used: missing arguments are not passed on
             for name, parameter in self.signature.parameters.items()
         ]
         self.shape = msgspec.defstruct(f"Arguments of {function.__qualname__}", fields, kw_only=True)
         _plain.check_kind(self.shape)
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return arguments as JSON values, by name, with defaults. Raises TypeError for those that do not fit.
+        """Return arguments as JSON values, by name, with defaults. Raises TypeError for arguments that do not fit.
 
-        Defaults are stored, too: what runs later runs with what was meant when it was enqueued.
+        Defaults are stored, too, so that a job runs later with the defaults of the moment when it was enqueued.
         """
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
@@ -57,10 +57,10 @@ class Arguments:
         return plain
 
     def read(self, plain: Any) -> dict[str, Any]:
-        """Return stored arguments as the types the function wants. Raises TypeError for those that do not fit.
+        """Return stored arguments as the types of the function's parameters. Raises TypeError for arguments that do not fit.
 
-        What is missing is left out if the function has a default for it, and what the function does not know is left out:
-        the job may have been enqueued by an older or a newer version of the program.
+        A missing argument is left out if its parameter has a default. Arguments that the function does not have are left
+        out: an older or a newer version of the program may have enqueued the job.
         """
         try:
             read = _plain.from_plain(plain, self.shape)
@@ -69,7 +69,7 @@ class Arguments:
         return {name: getattr(read, name) for name in self.signature.parameters if name in plain}
 
     def unknown(self, plain: Any) -> list[str]:
-        """Return the names of stored arguments that the function does not know."""
+        """Return the names of stored arguments that the function does not have."""
         if not isinstance(plain, Mapping):
             return []
         return [name for name in plain if name not in self.signature.parameters]
@@ -82,8 +82,8 @@ class Arguments:
         return f"Wrong arguments of {self._task}: {text}"
 
     def read_result(self, plain: Any) -> Any:
-        """Return a stored result as the type the function says it returns. Raises TypeError if it is another."""
+        """Return a stored result as the return type of the function. Raises TypeError if it does not fit."""
         try:
             return _plain.from_plain(plain, self.result)
         except msgspec.ValidationError as error:
-            raise TypeError(f"The result is not what the task says it returns: {error}") from None
+            raise TypeError(f"The result does not fit the return type of the task: {error}") from None

@@ -1,4 +1,4 @@
-"""Where tasks go when they are enqueued: to a server, or, in tests, to a list."""
+"""The destination of enqueued tasks: a server, or, in tests, a list."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class AsyncJobCalls(Protocol):
 
 
 class JobsClient(Protocol):
-    """A client as handles use it."""
+    """The part of a client that handles use."""
 
     @property
     def jobs(self) -> JobCalls:
@@ -67,7 +67,7 @@ class AsyncJobsClient(Protocol):
 
 
 class Backend(Protocol):
-    """Takes jobs. ``client`` and ``async_client`` know what has become of them."""
+    """Receives jobs. ``client`` and ``async_client`` give access to the jobs' states and results."""
 
     @property
     def client(self) -> JobsClient:
@@ -85,17 +85,17 @@ class Backend(Protocol):
 
 
 class _LoopClient:
-    """A client that is closed with the loop it is used in, if nobody closes it before.
+    """A client that is closed with the event loop in which it is used, if it was not closed before.
 
-    What a loop closes when it ends are asynchronous generators that have begun (``asyncio.run`` sees to that), so one of them
-    keeps the client.
+    A loop that ends closes the asynchronous generators that were started in it (``asyncio.run`` does so). One of them
+    therefore keeps the client.
     """
 
     def __init__(self, client: AsyncClient) -> None:
         self.client = client
         self.keeper = self._keep()
         with contextlib.suppress(StopIteration):
-            self.keeper.__anext__().__await__().send(None)  # up to its yield, which waits for nothing
+            self.keeper.__anext__().__await__().send(None)  # runs up to its yield, which waits for nothing
 
     async def _keep(self) -> AsyncGenerator[None, None]:
         try:
@@ -105,7 +105,7 @@ class _LoopClient:
 
 
 class ServerBackend:
-    """Pushes to a server. Clients are made when they are first needed: one for functions, one for each loop of coroutines."""
+    """Pushes jobs to a server. Clients are created at first use: one for functions, one for each loop of coroutines."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -121,7 +121,7 @@ class ServerBackend:
 
     @property
     def async_client(self) -> AsyncClient:
-        """The server, for coroutines of the loop that runs: a connection belongs to the loop it was made in."""
+        """The server, for coroutines of the running loop: a connection belongs to the loop in which it was made."""
         loop = asyncio.get_running_loop()
         kept = self._async_clients.get(loop)
         if kept is None:

@@ -1,6 +1,6 @@
-"""Jobs that are taken away while they run. One request waits for all of them, so a worker learns it at once, at little cost.
+"""Cancellation of jobs that run. One request waits for all of them, so a worker notices it at once, at little cost.
 
-The server answers when a job is cancelled or discarded. Heartbeats find out, too, but later: they write each lease.
+The server answers when a job is cancelled or discarded. Heartbeats notice it, too, but later, and each writes a lease.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.client")
 
-#: How often a worker looks whether it has jobs that are not asked about yet, in seconds. Jobs that are done by then are not.
+#: How often a worker checks whether it has jobs that are not watched yet, in seconds. Jobs that end before are never watched.
 LOOK_S: Final = 0.5
 #: How long one request waits, in seconds.
 WAIT_S: Final = 30.0
-#: After an error, the server is not asked for so many seconds.
+#: After an error, the next request is sent after so many seconds.
 REST_S: Final = 5.0
 #: Jobs of one request.
 JOBS_MAX: Final = 10_000
 
 
 class Cancellations:
-    """Asks about the jobs that a worker has had for a while. ``lose`` is told of those that are lost."""
+    """Watches the jobs that a worker has had for a while. ``lose`` is called for each lost job."""
 
     def __init__(self, client: AsyncClient, hand: HeldJobs, lose: Callable[[JobContext], None]) -> None:
         self._jobs = client.jobs
         self._hand = hand
         self._lose = lose
-        self._asked: frozenset[str] = frozenset()  #: tokens of the jobs that the request under way is about
+        self._asked: frozenset[str] = frozenset()  #: tokens of the jobs of the request under way
         self._asking: asyncio.Task[None] | None = None
-        self._is_known = True  #: the server has such a route
+        self._is_known = True  #: whether the server has this route
 
     async def run(self) -> None:
-        """Ask, until cancelled."""
+        """Watch, until cancelled."""
         try:
             while self._is_known:
                 await _clock.pause(LOOK_S)
@@ -52,7 +52,7 @@ class Cancellations:
             await self._hang_up()
 
     async def _look(self) -> None:
-        """Ask about all jobs that run for a while, if there is one that is not asked about."""
+        """Send a request for all jobs that have run for a while, if one of them is not watched."""
         taken_before = _clock.steady() - LOOK_S
         running = [
             context

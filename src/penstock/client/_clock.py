@@ -1,4 +1,4 @@
-"""The SDK's own clock: the time, waiting, chance, and names that nobody else makes. Nothing else of the SDK asks for these."""
+"""The SDK's clock: the time, waiting, randomness, and unique names. No other module of the SDK uses these directly."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ T = TypeVar("T")
 
 
 class _Names:
-    """What the names of this process are made of."""
+    """The parts from which the names of this process are made."""
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
-        """Be another process than all others. A forked one has a copy of its parent's, and would make the same names."""
+        """Choose a new prefix. A forked process has a copy of its parent's, and would create the same names."""
         self.process = secrets.token_hex(6)
         self.numbers = itertools.count()
 
 
 _names = _Names()
-if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_names.begin)
 
 
@@ -39,35 +39,35 @@ def now_ms() -> int:
 
 
 def steady() -> float:
-    """Return seconds that only ever grow."""
+    """Return seconds of a clock that never goes back."""
     return time.monotonic()
 
 
 async def pause(seconds: float) -> None:
-    """Wait, and let others work meanwhile."""
+    """Wait, while other tasks run."""
     await asyncio.sleep(seconds)
 
 
 def block(seconds: float) -> None:
-    """Wait, in this thread."""
+    """Wait, and block this thread."""
     time.sleep(seconds)
 
 
 async def within(seconds: float, answer: Awaitable[T]) -> T:
-    """Await something for so long at most; then it is cancelled, and TimeoutError is raised."""
+    """Await an answer for so many seconds at most; then it is cancelled, and TimeoutError is raised."""
     return await asyncio.wait_for(answer, seconds)
 
 
 def call_in(loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
-    """Have a loop call something after so many seconds."""
+    """Schedule a callback in a loop after so many seconds."""
     return loop.call_later(max(0.0, seconds), callback)
 
 
 def jittered(seconds: float) -> float:
-    """Return a duration between half of that and all of it, so that those who fail together do not come back together."""
+    """Return a random duration between half of the given one and all of it, so that clients do not retry at the same moment."""
     return seconds * random.uniform(0.5, 1)  # noqa: S311, it hides nothing
 
 
 def fresh_name() -> str:
-    """Return a name that no other process makes. Names of one process are made in ascending order, which an index likes."""
+    """Return a name that no other process creates. Names of one process are in ascending order, which suits an index."""
     return f"{now_ms():011x}-{_names.process}-{next(_names.numbers):x}"

@@ -1,4 +1,4 @@
-"""Timeouts of jobs: found out here a moment before the server does, so that no second attempt runs beside the first."""
+"""Timeouts of jobs. A worker ends an attempt a moment before the server does, so that no second attempt runs beside it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from penstock.client._held_jobs import HeldJobs
     from penstock.client.context import JobContext
 
-#: How much earlier than the server a worker ends an attempt: this part of the timeout, and so many seconds at the most.
+#: How much earlier than the server a worker ends an attempt: this part of the timeout, and at most so many seconds.
 EARLIER_PART: Final = 0.1
 EARLIER_S_MAX: Final = 1.0
-#: A job that was not begun after this part of its timeout is given back: it would not have enough of it left.
+#: A job that was not started after this part of its timeout is released, because too little of the timeout is left.
 IN_LINE_PART: Final = 0.5
 
 
 class Deadlines:
-    """Looks at the jobs of a worker that have a timeout, when the next of them may be over. Belongs to a loop.
+    """Checks the timeouts of a worker's jobs when the next of them may be over. Belongs to a loop.
 
-    ``late`` is told of jobs that were not begun, or have not ended, in time.
+    ``late`` is called with the jobs that were not started, or have not ended, in time.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Deadlines:
         self._rings_at = 0.0
 
     def watch(self, contexts: Sequence[JobContext]) -> None:
-        """Take note of jobs that were just taken. Most have no timeout, and cost nothing more."""
+        """Add jobs that were just claimed. Most have no timeout and cost nothing more."""
         earliest: float | None = None
         for context in contexts:
             timeout_ms = context.info.timeout
@@ -49,7 +49,7 @@ class Deadlines:
             self._arm(earliest)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -1,4 +1,4 @@
-"""Jobs whose task this worker does not have: for how long they are given back, and when that ends."""
+"""Jobs whose task this worker does not have: how long they are deferred, and when that ends."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.client")
 
-#: For how long a job is given back, in seconds: as long as it was away already, within these bounds.
+#: For how long a job is released, in seconds: as long as it was deferred already, within these bounds.
 SHORTEST_S: Final = 1
 LONGEST_S: Final = 60
-#: A task that is missing is logged so often, in seconds; and so many different ones.
+#: A missing task is logged once in this time, in seconds; and at most so many different ones.
 LOG_EVERY_S: Final = 60.0
 LOGGED_MAX: Final = 1_000
 
 
 class Deferring:
-    """Decides what becomes of a job whose task this worker does not have.
+    """Decides what happens to a job whose task this worker does not have.
 
-    ``timeout``: how long no worker may have it, in seconds; then it is dead. ``tasks``: those of this worker.
+    ``timeout``: after so many seconds in which no worker had the task, the job is dead. ``tasks``: the tasks of this worker.
     """
 
     def __init__(self, timeout: float, tasks: Sequence[str]) -> None:
@@ -35,9 +35,9 @@ class Deferring:
         self._logged: dict[str, float] = {}
 
     def decide(self, job: Job, task: str) -> int | Failed:
-        """Return for how many seconds a job is given back, or that it is dead.
+        """Return for how many seconds a job is released, or that it is dead.
 
-        How long it was away is told by the server, in its own time: since when, and when this worker has got it.
+        The server's timestamps give the time that the job was deferred: from its first release until this worker claimed it.
         """
         away = max(0, (job.started_at or 0) - job.deferred_since) / 1000 if job.deferred_since is not None else 0.0
         if away >= self._timeout:
@@ -61,7 +61,7 @@ class Deferring:
             self._logged.clear()
         self._logged[task] = now
         log.warning(
-            "%s: this worker does not have this task. Job %s is given back, and comes again in %d s; that is no attempt. "
+            "%s: this worker does not have this task. Job %s is released, and is ready again in %d s; that is no attempt. "
             "If no worker has it within %g s, it is dead. This worker has: %s",
             task, job.id, seconds, self._timeout, self._tasks,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Durations and moments as people have them, and as the wire has them: in milliseconds."""
+"""Durations and moments in Python's types, and as the protocol has them: in milliseconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Moment: TypeAlias = datetime | int
 
 
 def duration_ms(duration: Duration, name: str) -> int:
-    """Return a duration in milliseconds. Raises TypeError or ValueError, naming the argument, for what is none.
+    """Return a duration in milliseconds. Raises TypeError or ValueError, with the argument's name, if it is invalid.
 
     >>> duration_ms(1.5, "delay"), duration_ms(timedelta(minutes=1), "delay")
     (1500, 60000)
@@ -35,9 +35,9 @@ def duration_s(duration: Duration, name: str) -> float:
 
 
 def moment_ms(moment: Moment, name: str) -> int:
-    """Return a moment in milliseconds since 1970. Raises TypeError or ValueError, naming the argument, for what is none.
+    """Return a moment in milliseconds since 1970. Raises TypeError or ValueError, with the argument's name, if it is invalid.
 
-    A ``datetime`` without a time zone is refused: it would mean another moment on another machine.
+    A ``datetime`` without a time zone is refused, because it would mean a different moment on another machine.
     """
     if isinstance(moment, datetime):
         if moment.utcoffset() is None:
@@ -49,7 +49,7 @@ def moment_ms(moment: Moment, name: str) -> int:
 
 
 def text_moment_ms(text: str, name: str) -> int:
-    """Return a moment that is given as text, in milliseconds since 1970: a number of these, or ISO 8601 with a time zone.
+    """Return a moment given as text, in milliseconds since 1970: a number of milliseconds, or ISO 8601 with a time zone.
 
     >>> text_moment_ms("1970-01-01T00:00:01Z", "since"), text_moment_ms("1000", "since")
     (1000, 1000)

@@ -1,4 +1,4 @@
-"""Runs a handler on a job and says what became of it."""
+"""Run a handler on a job and return the outcome."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
     Handler: TypeAlias = Callable[[JobContext], Any]
 
-#: The longest that the server lets a failed job wait: a year.
+#: The longest delay of a retry that the server accepts: a year.
 RETRY_MS_MAX: Final = 365 * 24 * 3_600_000
 
 
 class Done(NamedTuple):
-    """It worked; the result, as JSON."""
+    """The attempt succeeded; the result, as JSON."""
 
     result: msgspec.Raw
 
 
 class Failed(NamedTuple):
-    """It did not. ``final``: trying again is no use. ``retry_ms``: when to try again, in place of the backoff."""
+    """The attempt failed. ``final``: no retry. ``retry_ms``: the delay of the retry, instead of the backoff."""
 
     error: str
     stack: list[str]
@@ -40,17 +40,17 @@ class Failed(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """The job is not this worker's any more, or it was not begun: it is given back, and no attempt is counted."""
+    """The lease is lost, or the job was not started: it is released, and no attempt is counted."""
 
 
 class Deferred(NamedTuple):
-    """This worker cannot do the job, and another one may: it is given back for later, and no attempt is counted."""
+    """This worker cannot run the job, and another one may: it is released with a delay, and no attempt is counted."""
 
-    task: str  #: what it has no task for
+    task: str  #: the name of the missing task
 
 
 class UnknownTask(Exception):
-    """Raised where a job calls a task that this worker does not have."""
+    """Raised when a job calls a task that this worker does not have."""
 
 
 Outcome: TypeAlias = Done | Failed | Dropped | Deferred
@@ -58,12 +58,12 @@ DROPPED = Dropped()
 
 
 def is_async(handler: Handler) -> bool:
-    """Tell whether a handler is a coroutine function, or an object that is called like one."""
+    """Return whether a handler is a coroutine function, or an object whose ``__call__`` is one."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
 
 
 def run(handler: Handler, context: JobContext) -> Outcome:
-    """Run a handler in this thread."""
+    """Run a handler in the current thread."""
     set_current(context)
     try:
         return Done(_results.encoded(handler(context)))
@@ -72,7 +72,7 @@ def run(handler: Handler, context: JobContext) -> Outcome:
 
 
 async def run_async(handler: Handler, context: JobContext) -> Outcome:
-    """Run a handler in this loop."""
+    """Run a handler in the running loop."""
     set_current(context)
     try:
         return Done(_results.encoded(await handler(context)))
@@ -81,13 +81,13 @@ async def run_async(handler: Handler, context: JobContext) -> Outcome:
 
 
 def timed_out(context: JobContext, stack: list[str], remark: str = "") -> Failed:
-    """Return that an attempt took longer than the job's timeout."""
+    """Return the failure of an attempt that took longer than the job's timeout."""
     seconds = (context.info.timeout or 0) / 1000
     return Failed(f"Job timeout exceeded: the attempt took longer than {seconds:g} s{remark}", stack)
 
 
 def failure(context: JobContext, error: BaseException) -> Outcome:
-    """Return what an exception means for the job. Raises nothing, whatever the exception is like."""
+    """Return the outcome that an exception means for the job. Never raises, whatever the exception is."""
     try:
         return _failure(context, error)
     except BaseException as trouble:  # noqa: BLE001, who runs handlers must outlive all that they raise
@@ -111,7 +111,7 @@ def _failure(context: JobContext, error: BaseException) -> Outcome:
 
 
 def _said(error: BaseException) -> str:
-    """Return the text of an exception, as much of it as can be kept."""
+    """Return the text of an exception, cut to the length that is stored."""
     try:
         return str(error)[:ERROR_CHARS_MAX]
     except Exception as trouble:  # noqa: BLE001, a __str__ may do anything
@@ -119,7 +119,7 @@ def _said(error: BaseException) -> str:
 
 
 def _retry_ms(after: Any) -> tuple[int | None, str]:
-    """Return when to try again, and a remark if that is not what the handler asked for."""
+    """Return the delay of the retry, and a remark if it differs from what the handler asked for."""
     if after is None:
         return None, ""
     try:

@@ -1,4 +1,4 @@
-"""Where handlers run: functions in threads, coroutines in a loop. Neither is the thread that talks to the server."""
+"""Where handlers run: functions in threads, coroutines in a loop, and never in the thread that talks to the server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger("penstock.client")
 
 
 class ThreadRunner:
-    """Runs functions in up to ``concurrency`` threads, which are started when there is something to do."""
+    """Runs functions in up to ``concurrency`` threads. A thread is started when there is a job for it."""
 
     def __init__(self, handler: Handler, concurrency: int, finished: Finished) -> None:
         self._handler = handler
@@ -37,10 +37,10 @@ class ThreadRunner:
         self._line: queue.SimpleQueue[JobContext | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
-        self._late: set[JobContext] = set()  #: jobs whose time is over and whose threads still run
+        self._late: set[JobContext] = set()  #: jobs whose timeout is over and whose threads still run
 
     def submit(self, contexts: Sequence[JobContext]) -> None:
-        """Run the handler on these, as soon as a thread is free."""
+        """Run the handler on these jobs, as soon as a thread is free."""
         for context in contexts:
             self._line.put(context)
         for _ in range(min(len(contexts), self._concurrency - len(self._threads))):
@@ -52,7 +52,7 @@ class ThreadRunner:
         thread.start()
 
     def take_back(self) -> list[JobContext]:
-        """Return those that were not begun."""
+        """Return the jobs that were not started."""
         back: list[JobContext] = []
         while True:
             try:
@@ -63,12 +63,12 @@ class ThreadRunner:
                 back.append(context)
 
     def cancel(self, _context: JobContext) -> None:
-        """A thread cannot be interrupted: the handler finds out by ``context.cancelled``."""
+        """Do nothing: a thread cannot be interrupted. The handler checks ``context.cancelled``."""
 
     def time_out(self, context: JobContext) -> list[str] | None:
-        """Let the thread go on alone, and return where it is. Another one takes its place, as long as few such threads run."""
+        """Abandon the thread, and return its stack. Another thread replaces it, unless too many such threads run."""
         with self._lock:
-            # A thread that has ended says so before it looks whether the time was over, so one of both notices.
+            # A thread that has ended records that before it checks the timeout, so one of the two notices.
             frame = None if context.thread is None else sys._current_frames().get(context.thread)  # noqa: SLF001
             if frame is None:
                 return []
@@ -83,12 +83,12 @@ class ThreadRunner:
 
     @property
     def hung(self) -> int:
-        """How many threads hang that no others have taken the place of."""
+        """Number of hanging threads that were not replaced."""
         with self._lock:
             return sum(not context.replaced for context in self._late)
 
     def close(self) -> None:
-        """Let the threads end when they are done."""
+        """Let the threads end after their current jobs."""
         for _ in self._threads:
             self._line.put(None)
 
@@ -121,12 +121,12 @@ class LoopRunner:
         self._running: set[asyncio.Task[None]] = set()
 
     def submit(self, contexts: Sequence[JobContext]) -> None:
-        """Run the handler on these, as soon as others have ended. Called from another thread."""
+        """Run the handler on these jobs, as soon as others have ended. Called from another thread."""
         self._line.extend(contexts)
         self._loop.call_soon_threadsafe(self._start)
 
     def take_back(self) -> list[JobContext]:
-        """Return those that were not begun. Called from another thread."""
+        """Return the jobs that were not started. Called from another thread."""
         back = []
         while True:
             try:
@@ -135,20 +135,20 @@ class LoopRunner:
                 return back
 
     def cancel(self, context: JobContext) -> None:
-        """Cancel the coroutine that works on a job. Called from another thread."""
+        """Cancel the coroutine that runs a job. Called from another thread."""
         self._loop.call_soon_threadsafe(self._cancel, context)
 
     def close(self) -> None:
-        """Nothing is left to do: coroutines have ended, or are cancelled with the loop."""
+        """Do nothing: the coroutines have ended, or are cancelled with the loop."""
 
     def time_out(self, context: JobContext) -> list[str] | None:
-        """Cancel the coroutine; what becomes of it is said when it has ended."""
+        """Cancel the coroutine. The outcome is reported when it has ended."""
         self.cancel(context)
         return None
 
     @property
     def hung(self) -> int:
-        """A coroutine that does not end counts as one that runs."""
+        """Always 0: a coroutine that does not end counts as running."""
         return 0
 
     @staticmethod
@@ -179,30 +179,30 @@ class LoopRunner:
 
 
 class Runner(Protocol):
-    """Runs handlers on jobs, and says to the desk what became of them."""
+    """Runs handlers on jobs, and reports the outcomes to the worker loop."""
 
     def submit(self, contexts: Sequence[JobContext]) -> None:
-        """Run the handler on these, as soon as there is room."""
+        """Run the handler on these jobs, as soon as there is room."""
 
     def take_back(self) -> list[JobContext]:
-        """Return those that were not begun."""
+        """Return the jobs that were not started."""
 
     def cancel(self, context: JobContext) -> None:
-        """Tell who works on a job to stop, if that is possible."""
+        """Cancel the handler of a job, if that is possible."""
 
     def time_out(self, context: JobContext) -> list[str] | None:
-        """End an attempt whose time is over. None: it ends, and its outcome comes. Or where it is: it cannot be ended."""
+        """End an attempt whose timeout is over. None: it will report its outcome. Otherwise: its stack; it cannot be ended."""
 
     @property
     def hung(self) -> int:
-        """How many threads hang that no others have taken the place of."""
+        """Number of hanging threads that were not replaced."""
 
     def close(self) -> None:
-        """Let go of what is not needed any more."""
+        """Release resources that are not needed any more."""
 
 
 class TaskRunner:
-    """Sends each job to where its task runs: up to ``concurrency`` threads, and as many coroutines."""
+    """Sends each job to the runner for its task: up to ``concurrency`` threads, and as many coroutines."""
 
     def __init__(self, tasks: Tasks, concurrency: int, finished: Finished, loop: asyncio.AbstractEventLoop) -> None:
         self._tasks = tasks
@@ -218,24 +218,24 @@ class TaskRunner:
             self._threads.submit([context for context in contexts if not self._is_async(context)])
 
     def take_back(self) -> list[JobContext]:
-        """Return those that were not begun."""
+        """Return the jobs that were not started."""
         return self._threads.take_back() + self._loop.take_back()
 
     def cancel(self, context: JobContext) -> None:
-        """Tell who works on a job to stop."""
+        """Cancel the handler of a job."""
         self._loop.cancel(context)
 
     def time_out(self, context: JobContext) -> list[str] | None:
-        """End an attempt whose time is over, or say where it is."""
+        """End an attempt whose timeout is over, or return its stack."""
         return (self._threads if context.task is None else self._loop).time_out(context)
 
     @property
     def hung(self) -> int:
-        """How many threads hang that no others have taken the place of."""
+        """Number of hanging threads that were not replaced."""
         return self._threads.hung
 
     def close(self) -> None:
-        """Let the threads end when they are done."""
+        """Let the threads end after their current jobs."""
         self._threads.close()
 
     def _is_async(self, context: JobContext) -> bool:

@@ -1,4 +1,4 @@
-"""What a worker has in hand, and how fast it gets through it."""
+"""The jobs that a worker holds, and its throughput."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Throughput:
-    """How many jobs a worker does per second, lately."""
+    """The number of jobs per second that a worker has finished recently."""
 
     def __init__(self) -> None:
         self._rate = 0.0
@@ -24,12 +24,12 @@ class Throughput:
 
     @property
     def rate(self) -> float:
-        """Jobs per second. What was fast a while ago says nothing about now."""
+        """Jobs per second. Old figures are discarded, because they do not describe the present."""
         passed = steady() - self._since
         return self._count / passed if passed > STALE_S else self._rate
 
     def add(self, count: int) -> None:
-        """Note that jobs were done."""
+        """Count finished jobs."""
         self._count += count
         passed = steady() - self._since
         if passed >= AHEAD_S / 2:
@@ -39,34 +39,34 @@ class Throughput:
 
 
 class HeldJobs:
-    """The jobs of a worker, from the pull until they are settled. Belongs to the loop it is made in.
+    """The jobs of a worker, from the pull until they are settled. Belongs to the loop in which it is created.
 
-    ``count``: jobs that handlers or the server still have to do with. ``held``, by token: those whose lease is ours.
+    ``count``: jobs that are not settled yet, or whose handlers still run. ``held``: those whose lease is valid, by token.
     """
 
     def __init__(self) -> None:
         self.held: dict[str, JobContext] = {}
         self.count = 0
         self.pace = Throughput()
-        self.room = asyncio.Event()  #: set when jobs have left
-        self.empty = asyncio.Event()  #: set when the last has
+        self.room = asyncio.Event()  #: set when jobs were removed
+        self.empty = asyncio.Event()  #: set when the last job was removed
 
     def take(self, contexts: Sequence[JobContext]) -> None:
-        """Have more jobs."""
+        """Add jobs."""
         for context in contexts:
             self.held[context.info.token] = context
         self.count += len(contexts)
 
     def holds(self, context: JobContext) -> bool:
-        """Tell whether the lease of a job is ours, as far as we know."""
+        """Return whether the lease of a job is valid, as far as this worker knows."""
         return context.info.token in self.held
 
     def drop(self, context: JobContext) -> bool:
-        """Note that a lease is lost; False if it was not ours anyway. Its handler may still be at it, so it counts on."""
+        """Record that a lease is lost; False if it was lost before. Its handler may still run, so the job still counts."""
         return self.held.pop(context.info.token, None) is not None
 
     def leave(self, contexts: Sequence[JobContext]) -> None:
-        """Forget jobs that are settled, and make room for others."""
+        """Remove jobs that are settled, and make room for others."""
         for context in contexts:
             self.held.pop(context.info.token, None)
         self.count -= len(contexts)

@@ -1,4 +1,4 @@
-"""Values as JSON has them, and back: what msgspec knows, and models that dump and validate themselves, as pydantic's do."""
+"""Values to and from JSON: types that msgspec supports, and models that dump and validate themselves, such as pydantic's."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: How deep is looked for what cannot be encoded; the server takes no more levels.
+#: How deep the search for a part that cannot be encoded goes; the server accepts no more levels.
 DEPTH_MAX: Final = 64
 _TROUBLES: Final = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 def encode(value: object) -> bytes:
-    """Return anything as JSON: plain values, dataclasses, msgspec structs, pydantic models, datetimes, UUIDs, and so on.
+    """Return any value as JSON: plain values, dataclasses, msgspec structs, pydantic models, datetimes, UUIDs, and so on.
 
     Raises TypeError or ValueError that names the part which cannot be encoded, such as ``data.items[3]``.
     """
@@ -29,7 +29,7 @@ def encode(value: object) -> bytes:
 
 
 def to_plain(value: object, name: str) -> Any:
-    """Return a value as JSON would read it again. Raises like ``encode``; ``name`` is what the value is called."""
+    """Return a value as JSON would read it again. Raises like ``encode``; ``name``: the value's name in errors."""
     try:
         return msgspec.to_builtins(value, enc_hook=_dump)
     except _TROUBLES as error:
@@ -42,7 +42,7 @@ def from_plain(plain: Any, kind: Any) -> Any:
 
 
 def check_kind(kind: Any) -> None:
-    """Raise TypeError for a type that values cannot be read as."""
+    """Raise TypeError for a type that values cannot be converted to."""
     msgspec.json.Decoder(kind, dec_hook=_load)
 
 
@@ -83,7 +83,7 @@ def _why_not(value: object) -> BaseException | None:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Return the parts of a value, with how each is reached from it."""
+    """Yield the parts of a value, each with its path from the value."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             yield (f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]"), part

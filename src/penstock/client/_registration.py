@@ -1,4 +1,4 @@
-"""A worker is seen: by people, and by crons that need one. Nothing depends on it, so trouble with it is not the worker's."""
+"""Registration of a worker, for people and for crons that need a worker. Its failure does not affect the worker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.client._worker_options import WorkerOptions
 
 log = logging.getLogger("penstock.client")
-#: How long leaving may take, in seconds.
+#: How long unregistering may take, in seconds.
 GOODBYE_S = 2.0
 
 
@@ -29,7 +29,7 @@ class Registration:
         self._known = False
 
     async def show(self, active: int, processed: int, failed: int) -> None:
-        """Say that the worker is there, and what it does; again from the beginning if the server has forgotten it."""
+        """Report that the worker is alive, and its counts; register again if the server does not know it."""
         try:
             if self._known:
                 self._known = await self._workers.heartbeat(self._id, active_jobs=active, processed=processed, failed=failed)
@@ -50,7 +50,7 @@ class Registration:
         )
 
     async def say_goodbye(self) -> None:
-        """Be forgotten."""
+        """Unregister the worker."""
         try:
             await _clock.within(GOODBYE_S, self._workers.unregister(self._id))
         except (PenstockError, TimeoutError) as error:

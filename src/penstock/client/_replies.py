@@ -1,4 +1,4 @@
-"""How each kind of answer is read. One line per kind: the shape, and what the caller wants of it."""
+"""How each kind of answer is read. One line per kind: the structure, and the part that the caller wants."""
 
 from __future__ import annotations
 

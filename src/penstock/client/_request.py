@@ -1,4 +1,4 @@
-"""A call of the server as data: what is sent, how the answer is read, whether it may be sent twice. No input or output here."""
+"""A call of the server as data: the request, how its answer is read, and whether it may be sent twice. Does no I/O."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from penstock.client._plain import encode
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-#: What it means that a request was sent and its answer was lost, and what to do about it.
+#: What a lost answer means, and what to do about it.
 IF_DONE: Final = "it may have been done"
 IF_PUSHED: Final = "it may be stored. Push it again with the same job_id, and it is there once"
-IF_TAKEN: Final = "something may have been leased to you. It comes back when the lease ends"
+IF_TAKEN: Final = "jobs may have been leased to you. They are ready again when the lease ends"
 IF_SETTLED: Final = (
     "it may have counted. Send it again with the same token: a refusal then means that it did, or that the lease is over"
 )
@@ -29,10 +29,9 @@ S = TypeVar("S")
 class ApiCall(Generic[T]):
     """One request.
 
-    ``repeatable``: sending it again does no harm if the answer to the first got lost. ``already``: statuses that mean it is
-    done, if an earlier try may have done it. ``wait_ms``: how long the server may take on purpose.
-    ``settles``: it is about a lease, so a refusal means that the lease is lost. ``if_unknown``: what it means that a request
-    was sent and its answer was lost.
+    ``repeatable``: it is safe to send it again if the answer to the first was lost. ``already``: statuses that mean success,
+    if an earlier try may have succeeded. ``wait_ms``: how long the server may take on purpose. ``settles``: it is about a
+    lease, so a refusal means that the lease is lost. ``if_unknown``: the text for a request whose answer was lost.
     """
 
     method: str
@@ -49,7 +48,7 @@ class ApiCall(Generic[T]):
 
 
 def path(template: str, *names: str) -> str:
-    """Return a path with names in place of ``{}``, quoted: a name may hold anything."""
+    """Return a path with names in place of ``{}``, quoted: a name may have any characters."""
     return template.format(*(quote(name, safe="") for name in names))
 
 
@@ -68,11 +67,11 @@ def body(**fields: object) -> bytes:
 
 
 def nothing(_content: bytes) -> None:
-    """Read an answer that says no more than that it is done."""
+    """Read an answer that has no content."""
 
 
 def reading(kind: type[S], pick: Callable[[S], T]) -> Callable[[bytes], T]:
-    """Return a reader of answers of one kind, that picks what the caller wants of it."""
+    """Return a reader of answers of one kind, which returns the part that the caller wants."""
     decode = msgspec.json.Decoder(kind).decode
 
     def read(content: bytes) -> T:
@@ -82,6 +81,6 @@ def reading(kind: type[S], pick: Callable[[S], T]) -> Callable[[bytes], T]:
 
 
 def one_field(name: str, kind: Any) -> Callable[[bytes], Any]:
-    """Return a reader of answers of which one field is wanted; ``kind`` is its type."""
+    """Return a reader of answers of which one field is needed; ``kind`` is its type."""
     shape = msgspec.defstruct(f"_{name}", [("value", kind, msgspec.field(name=name))])
     return reading(shape, lambda reply: reply.value)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Results of jobs: as JSON, or the reason why there is none. A task that worked must not run again because of its result."""
+"""Results of jobs: as JSON, or the reason why there is none. A successful task must not run again because of its result."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from penstock.client._plain import encode
 from penstock.client._sanitize import sendable
 
 NULL = msgspec.Raw(b"null")
-#: A request may have 10 MB; a result needs a little company.
+#: A request may have 10 MB; the rest is for the fields around the result.
 RESULT_BYTES_MAX: Final = 9_900_000
-#: The one key of what is stored in place of a result that is missing.
+#: The only key of the value that is stored in place of a missing result.
 MISSING: Final = "penstock:result_missing"
-#: Of the reason, so many characters are kept.
+#: How many characters of the reason are kept.
 REASON_CHARS_MAX: Final = 1_000
 
 
 def encoded(result: Any) -> msgspec.Raw:
-    """Return a result as JSON; if that cannot be done, the reason why it is missing."""
+    """Return a result as JSON; if that is not possible, the reason why it is missing."""
     if result is None:
         return NULL
     try:
@@ -35,18 +35,18 @@ def encoded(result: Any) -> msgspec.Raw:
 
 
 def missing(reason: str) -> msgspec.Raw:
-    """Return what is stored in place of a result."""
+    """Return the value that is stored in place of a result."""
     return msgspec.Raw(msgspec.json.encode({MISSING: sendable(reason, REASON_CHARS_MAX)}))
 
 
 def reason_missing(plain: Any) -> str | None:
-    """Return why a result is missing, if what is stored says so."""
+    """Return why a result is missing; None if it is not."""
     reason = plain.get(MISSING) if isinstance(plain, dict) and len(plain) == 1 else None
     return reason if isinstance(reason, str) else None
 
 
 def is_missing(result: msgspec.Raw) -> bool:
-    """Tell whether what is to be stored says that the result is missing."""
+    """Return whether a value to be stored marks a missing result."""
     return bytes(result).startswith(f'{{"{MISSING}":'.encode())
 
 

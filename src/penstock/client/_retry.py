@@ -1,4 +1,4 @@
-"""When a call is tried again, and when it is given up. Decisions only; waiting and sending are the transport's."""
+"""When a call is tried again, and when it is given up. Only decisions; the transport waits and sends."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.client")
 
-#: The first pause, and the longest, in seconds. Each is twice the one before, with chance in it.
+#: The first pause, and the longest, in seconds. Each is twice the one before, with a random part.
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
-#: The longest pause of a call about a lease. A server that has restarted waits 2 s before it ends leases that are over.
+#: The longest pause of a call about a lease. A server that has restarted waits 2 s before it expires leases.
 LONGEST_SETTLING_PAUSE_S: Final = 1.0
-#: A connection gets at least this many seconds to be made, whatever ``connect_timeout`` says.
+#: A connection may take at least this many seconds, whatever ``connect_timeout`` is.
 SHORTEST_CONNECT_S: Final = 0.1
 #: A server's Retry-After is honoured up to this many seconds.
 RETRY_AFTER_S_MAX: Final = 30.0
-#: It did not happen; the server says so. Trying again is always safe.
+#: The server did not do it. A retry is always safe.
 REFUSED_FOR_NOW: Final = (429, 503)
-#: It did not happen, because the server's disk is full. What settles a job needs no room for long.
+#: The server did not do it, because its disk is full. Settling a job needs additional space for a short time only.
 DISK_FULL: Final = 507
-#: A call that may take so many seconds is tried until there is an answer.
+#: A call that may take so many seconds is tried until the server answers.
 ENDLESS_S: Final = 365 * 86_400.0
-#: It may have happened: the answer got lost behind a proxy, or the disk failed in between.
+#: The server may have done it: a proxy lost the answer, or the disk failed in between.
 UNKNOWN: Final = (502, 504)
-#: The request never left.
+#: The request was not sent.
 NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 #: No connection could be made.
 UNREACHABLE: Final = (httpx2.ConnectError, httpx2.ConnectTimeout)
@@ -43,7 +43,7 @@ UNREACHABLE: Final = (httpx2.ConnectError, httpx2.ConnectTimeout)
 class Attempts:
     """The tries of one call, for ``retry_for`` seconds from the first failure on.
 
-    ``connect_for``: give up earlier, after so many seconds in a row in which no connection could be made; ``retry_for``.
+    ``connect_for``: give up earlier, after so many seconds without any connection; ``retry_for``.
     """
 
     def __init__(self, call: ApiCall[Any], retry_for: float, connect_for: float | None = None) -> None:
@@ -73,14 +73,14 @@ class Attempts:
         return pause
 
     def _note_reach(self, error: httpx2.TransportError) -> None:
-        """Note since when no connection could be made."""
+        """Record since when no connection could be made."""
         if not isinstance(error, UNREACHABLE):
             self._unreachable_since = None
         elif self._unreachable_since is None:
             self._unreachable_since = self._try_began
 
     def after_refusal(self, response: httpx2.Response) -> float | None:
-        """Return how many seconds to wait before the next try, or None: it is done. Raises ApiError if it is final."""
+        """Return how many seconds to wait before the next try; None: it is done. Raises ApiError if the refusal is final."""
         status = response.status_code
         self._unreachable_since = None
         if self.repeated and status in self.call.already:
@@ -114,7 +114,7 @@ class Attempts:
         left = ends - now
         if left <= 0 or at_least > left:
             return None
-        # The last pause ends at the deadline, so that the last try is made then and not before.
+        # The last pause ends at the deadline, so that the last try is made then and not earlier.
         pause = min(max(_clock.jittered(self._pause), at_least), left)
         self._pause = min(self._pause * 2, LONGEST_SETTLING_PAUSE_S if self.call.settles else LONGEST_PAUSE_S)
         self._try_began = now + pause
@@ -126,7 +126,7 @@ class _ErrorBody(msgspec.Struct):
 
 
 def error_of(response: httpx2.Response, *, repeated: bool = False, settles: bool = False) -> ApiError:
-    """Return the error an answer stands for. ``repeated``: see ApiError. ``settles``: see Call."""
+    """Return the error for an answer. ``repeated``: see ApiError. ``settles``: see ApiCall."""
     try:
         message = msgspec.json.decode(response.content, type=_ErrorBody).error
     except msgspec.DecodeError:
@@ -143,7 +143,7 @@ def error_of(response: httpx2.Response, *, repeated: bool = False, settles: bool
 
 
 def _reason(error: httpx2.TransportError) -> str:
-    """Return why there was no answer, with the host and port that were asked."""
+    """Return why there was no answer, with the host and port of the request."""
     text = str(error) or type(error).__name__
     try:
         url = error.request.url

@@ -1,4 +1,4 @@
-"""Where a server is and how it is talked to: what every client, worker and group of tasks is made from."""
+"""Settings of a connection: the base of every client, worker and group of tasks."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     import ssl
 
 DEFAULT_URL = "http://127.0.0.1:6790"
-#: What is wrong with a secret that cannot be sent, and never the secret itself.
+#: The problem with a secret that cannot be sent. The text never has the secret itself.
 UNSENDABLE = "must be of printable ASCII characters, and has others: is there a line break in it, or a quotation mark?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How to reach a server. Durations in seconds; ``Client`` says what each of these means."""
+    """How to reach a server. Durations in seconds; ``Client`` documents each."""
 
     url: str
     api_key: str | None = None
@@ -42,15 +42,15 @@ class Settings:
                 raise ValueError(f"{name} {UNSENDABLE}")
 
     def __repr__(self) -> str:
-        return f"Settings(url={without_password(self.url)!r}, namespace={self.namespace!r})"  # and never a secret
+        return f"Settings(url={without_password(self.url)!r}, namespace={self.namespace!r})"  # never a secret
 
     def but(self, **changes: Any) -> Settings:
-        """Return the same with changes."""
+        """Return a copy with changes."""
         return replace(self, **changes)
 
     def trust(self) -> ssl.SSLContext | bool:
-        """Return what the HTTP client takes for TLS. Raises ValueError if a file cannot be used."""
-        if not self.url.startswith("https"):  # loading the system's certificates takes a while
+        """Return the value of the HTTP client's TLS option. Raises ValueError if a file cannot be used."""
+        if not self.url.startswith("https"):  # loading the system's certificates is slow
             return False
         return self.verify if self.ca is None and self.cert is None else _tls.context(self.ca, self.cert)
 
@@ -67,7 +67,7 @@ class Settings:
 
 
 def is_sendable(secret: str) -> bool:
-    """Tell whether a secret can be sent as it is. Who finds out later would show it to whoever reads the error."""
+    """Return whether a secret can be sent as it is. A later check would put the secret into an error text."""
     return secret.isascii() and secret.isprintable() and secret == secret.strip()
 
 

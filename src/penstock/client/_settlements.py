@@ -1,4 +1,4 @@
-"""What a worker hands in: what became of its jobs, in batches, and what handlers say meanwhile."""
+"""Settling of a worker's jobs: outcomes in batches, and the reports of handlers."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.client")
 
-#: Requests that are about one job each (failures, reports) and may be under way together.
+#: Requests that are about one job each (failures, reports) and may run at the same time.
 SINGLES_MAX = 16
-#: Results that are handed in together have about this many bytes; a request may have 10 MB.
+#: Results of one request have about this many bytes; a request may have 10 MB.
 RESULTS_BYTES = 1_000_000
-#: Of an error, so many characters go to the log.
+#: How many characters of an error are logged.
 LINE_CHARS = 500
-#: Of where it was raised, so many lines.
+#: How many lines of its stack are logged.
 LOG_LINES = 100
 
 
 class _Batch:
-    """What is handed in together."""
+    """Outcomes that are sent together."""
 
     def __init__(self) -> None:
         self.done: list[tuple[JobContext, Done]] = []
         self.size = 0  #: bytes of their results
         self.dropped: list[JobContext] = []
-        self.deferred: dict[int, list[JobContext]] = {}  #: by for how long, in seconds
+        self.deferred: dict[int, list[JobContext]] = {}  #: by the delay, in seconds
 
 
 class Settlements:
-    """Hands in. ``finished`` and ``report`` may be called from any thread, everything else belongs to the loop.
+    """Sends outcomes and reports. ``finished`` and ``report`` may be called from any thread, all other methods in the loop.
 
-    ``start`` starts something that must not break unnoticed; ``lose`` is told of jobs that are not ours any more; ``deferring``
-    decides about jobs that this worker cannot do.
+    ``start`` starts a task whose failure stops the worker; ``lose`` is called for jobs whose lease is lost; ``deferring``
+    decides about jobs that this worker cannot run.
     """
 
     client: AsyncClient
@@ -77,8 +77,8 @@ class Settlements:
         self._singles = asyncio.Semaphore(SINGLES_MAX)
 
     def finished(self, context: JobContext, outcome: Outcome) -> None:
-        """Note what became of a job, once. Of many in a row, the first wakes the loop."""
-        if not context.finish():  # a thread that was abandoned has ended: that makes room
+        """Record the outcome of a job, once. Of many in a row, the first wakes the loop."""
+        if not context.finish():  # an abandoned thread has ended: that makes room
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._hand.room.set)
             return
@@ -89,12 +89,12 @@ class Settlements:
                 self._loop.call_soon_threadsafe(self._wake)
 
     def report(self, context: JobContext) -> None:
-        """Hear that a handler has something to say about its job."""
+        """Schedule the sending of a handler's reports about its job."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._send_reports, context)
 
     async def hand_in_all(self, left: Sequence[JobContext]) -> None:
-        """Give back what is left, and wait until everything is handed in."""
+        """Release the remaining jobs, and wait until all outcomes are sent."""
         self._outcomes.extend((context, DROPPED) for context in left)
         self._wake()
         while self._settling is not None or self._tasks:
@@ -112,7 +112,7 @@ class Settlements:
             self._settling = self._start(self._settle())
 
     async def _settle(self) -> None:
-        """Hand in what has gathered; what comes in meanwhile is the next batch."""
+        """Send the outcomes that have gathered; new ones form the next batch."""
         try:
             while self._outcomes:
                 batch = self._gather()
@@ -126,13 +126,13 @@ class Settlements:
             self._settling = None
 
     def _gather(self) -> _Batch:
-        """Take what can be handed in together; the rest is handed in on its own."""
+        """Take the outcomes that can be sent together; the others are sent one by one."""
         batch = _Batch()
         for _ in range(min(len(self._outcomes), BATCH_MAX)):
             if batch.size > RESULTS_BYTES:
                 break
             context, outcome = self._outcomes.popleft()
-            if not self._hand.holds(context):  # lost, or given back already
+            if not self._hand.holds(context):  # lost, or released already
                 self._hand.leave([context])
             elif context.reporter is not None or context.has_reports:
                 self._send_reports(context)
@@ -156,7 +156,7 @@ class Settlements:
             batch.deferred.setdefault(decision, []).append(context)
 
     async def _after_reports(self, context: JobContext, outcome: Outcome) -> None:
-        """What a handler has said during its work is told before its end."""
+        """Send the outcome of a job after the reports of its handler."""
         if context.reporter is not None:
             await context.reporter
         self._outcomes.append((context, outcome))
@@ -169,28 +169,28 @@ class Settlements:
         try:
             batch = await self.client.jobs.ack_many([context.info for context in contexts], given)
             for error in batch.errors:
-                log.warning("The end of job %s was not counted: %s", error.id, error.error)
+                log.warning("The ack of job %s was not counted: %s", error.id, error.error)
             self.processed += batch.count
         except LeaseLost as error:
             known = "may have been counted by an earlier try" if error.repeated else "was not counted"
-            log.warning("The end of %d jobs %s: %s", len(contexts), known, error)
+            log.warning("The ack of %d jobs %s: %s", len(contexts), known, error)
         except ApiError as error:
             if error.status not in (400, 413):
-                log.error("The end of %d jobs was refused, they will come again: %s", len(contexts), error)
-            elif len(done) > 1:  # one bad result must not spoil the others
+                log.error("The acks of %d jobs were refused, they will be delivered again: %s", len(contexts), error)
+            elif len(done) > 1:  # one bad result must not affect the others
                 for each in done:
                     await self._ack([each])
                 return
-            elif not _results.is_missing(results[0]):  # the task has worked, and must not run again because of its result
+            elif not _results.is_missing(results[0]):  # the task succeeded, and must not run again because of its result
                 reason = f"The result was not kept, because the server refused it: {error}"
                 log.warning("Job %s is done. %s", contexts[0].id, reason)
                 await self._ack([(contexts[0], Done(_results.missing(reason)))])
                 return
             else:
-                await self._fail(contexts[0], Failed(f"The end of the job was refused: {error}", [], final=True))
+                await self._fail(contexts[0], Failed(f"The ack of the job was refused: {error}", [], final=True))
                 return
         except PenstockError as error:
-            log.error("The end of %d jobs could not be told, they will come again: %s", len(contexts), error)
+            log.error("%d jobs could not be settled, they will be delivered again: %s", len(contexts), error)
         self._hand.leave(contexts)
 
     async def _fail(self, context: JobContext, failed: Failed) -> None:
@@ -210,7 +210,7 @@ class Settlements:
         try:
             await self.client.jobs.release([context.info for context in contexts], delay=delay)
         except PenstockError as error:
-            log.warning("%d jobs could not be given back, they will come again: %s", len(contexts), error)
+            log.warning("%d jobs could not be released, they will be delivered again: %s", len(contexts), error)
         self._hand.leave(contexts)
 
     # Reports.
@@ -236,7 +236,7 @@ class Settlements:
 
     @staticmethod
     async def _tell(context: JobContext, report: Coroutine[Any, Any, None]) -> None:
-        """Send one report. One that cannot be put into words is not worth the worker, nor the reports after it."""
+        """Send one report. A report that cannot be encoded must not stop the worker, nor later reports."""
         try:
             await report
         except PenstockError:
@@ -246,7 +246,7 @@ class Settlements:
 
 
 def _say_so(context: JobContext, failed: Failed) -> None:
-    """Log a failed attempt, in one line, and where it was raised."""
+    """Log a failed attempt in one line, and its stack."""
     data = context.data
     what = data.get("task", context.queue) if isinstance(data, dict) else context.queue
     error = " ".join(failed.error[:LINE_CHARS].split())

@@ -1,4 +1,4 @@
-"""Reads server-sent events, line by line. No input or output here."""
+"""Parse server-sent events, line by line. Does no I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.client.models import Event
 
 
 class SseReader:
-    """Makes events of lines. Comments, and messages that say only that one is connected, are left out."""
+    """Builds events from lines. Comments, and messages that only confirm the connection, are left out."""
 
     def __init__(self) -> None:
         self._id: str | None = None
@@ -16,7 +16,7 @@ class SseReader:
         self._data: list[str] = []
 
     def feed(self, line: str) -> Event | None:
-        """Take one line, without its end; return the event that it completes."""
+        """Read one line, without its end; return the event that it completes."""
         if line:
             name, _, value = line.partition(":")
             value = value.removeprefix(" ")

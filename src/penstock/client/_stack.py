@@ -1,4 +1,4 @@
-"""Where something was raised, for dead letters and logs: the last frames, without those of Penstock itself."""
+"""Stack traces for dead letters and logs: the last frames, without those of Penstock itself."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import FrameType
 
-#: Lines of a stack that a job keeps unless it says otherwise; a test holds it to the server's.
+#: Lines of a stack that a job keeps by default; a test compares it with the server's.
 STACK_LINES: Final = 10
-#: Frames that are looked at, from the last one on.
+#: Frames that are read, from the last one on.
 FRAMES_MAX: Final = 200
 #: Characters of a line that are kept.
 LINE_CHARS_MAX: Final = 1_000
 _OURS: Final = str(Path(__file__).parent)
 _THREADING: Final = str(Path(sys.modules["threading"].__file__ or ""))
-#: Marks below a line that show which part of it is meant. They cost a line for each frame.
+#: Marks below a line that show the relevant part of it. They cost a line for each frame.
 _MARKS: Final = re.compile(r"[\s|]*[\^~]+\s*\Z")
 
 
 def stack_of(error: BaseException) -> list[str]:
-    """Return where an exception was raised, line by line, as Python shows it. Of its text, the first line."""
+    """Return the stack of an exception, line by line, as Python prints it. Of its text, only the first line."""
     found = traceback.TracebackException.from_exception(error, limit=-FRAMES_MAX)
     _leave_out_ours(found, set())
     lines: list[str] = []
@@ -40,7 +40,7 @@ def stack_of(error: BaseException) -> list[str]:
 
 
 def stack_of_frame(frame: FrameType) -> list[str]:
-    """Return where a thread is right now."""
+    """Return the current stack of a thread."""
     found = traceback.StackSummary.extract(reversed(list(traceback.walk_stack(frame))[:FRAMES_MAX]))
     found[:] = [each for each in found if not _is_ours(each.filename)]
     lines = "".join(found.format()).split("\n")
@@ -48,7 +48,7 @@ def stack_of_frame(frame: FrameType) -> list[str]:
 
 
 def last_lines(stack: Sequence[str], lines_max: int) -> list[str]:
-    """Return the last lines of a stack, as many as the server keeps, and the first one, which says what it is."""
+    """Return the last lines of a stack, as many as the server keeps, and the first line, which is the header."""
     if len(stack) <= lines_max and sum(map(len, stack)) <= STACK_CHARS_MAX:
         return list(stack)
     if lines_max < 2:

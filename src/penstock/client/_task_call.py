@@ -1,4 +1,4 @@
-"""The call of a task as the payload of a job, with what the task says about its jobs."""
+"""The call of a task as the payload of a job, with the options of the task."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class TaskCall(dict[str, Any]):
 
 
 class CalledTask(Protocol):
-    """A task, as far as a cron has to know it."""
+    """The part of a task that a cron needs."""
 
     @property
     def queue(self) -> str:
-        """Where its jobs go."""
+        """The queue of its jobs."""
 
     @property
     def data(self) -> Any:
-        """Makes the payload of a job that calls it."""
+        """Return the payload of a job that calls it."""

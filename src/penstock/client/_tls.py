@@ -1,4 +1,4 @@
-"""What a client needs for TLS: whom it trusts, and the certificate that it shows itself (mutual TLS)."""
+"""TLS of a client: the authorities that it trusts, and its own certificate (mutual TLS)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ KEY_VARIABLE: Final = "PENSTOCK_TLS_KEY_FILE"
 
 
 def context(ca: Path | None, cert: Certificate | None) -> ssl.SSLContext:
-    """Return the settings of TLS. ``ca``: PEM file with the authorities to trust; None: those of the system.
+    """Return the TLS settings. ``ca``: PEM file with the authorities to trust; None: those of the system.
 
-    Raises ValueError, naming the files, if one of them cannot be used.
+    Raises ValueError, with the names of the files, if one of them cannot be used.
     """
     try:
         made = ssl.create_default_context(cafile=ca)
@@ -36,7 +36,7 @@ def context(ca: Path | None, cert: Certificate | None) -> ssl.SSLContext:
 
 
 def from_environment() -> tuple[str | None, Certificate | None]:
-    """Read PENSTOCK_TLS_CA_FILE, PENSTOCK_TLS_CERT_FILE and PENSTOCK_TLS_KEY_FILE: whom to trust, and what to show."""
+    """Read PENSTOCK_TLS_CA_FILE, PENSTOCK_TLS_CERT_FILE and PENSTOCK_TLS_KEY_FILE: authorities to trust, own certificate."""
     ca, cert, key = (os.environ.get(name) or None for name in (CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE))
     return ca, cert if cert is None or key is None else (cert, key)
 
@@ -47,5 +47,5 @@ def _why(error: OSError) -> str:
 
 
 def _no_passphrase() -> str:
-    """Stand in for a question at the terminal, which a worker must never ask."""
+    """Return an empty passphrase, so that a worker never asks for one at the terminal."""
     return ""

@@ -1,6 +1,6 @@
-"""The worker's desk: the one thread that talks to the server. It takes jobs, keeps them alive, and sees to their end.
+"""The worker loop: the only thread that talks to the server. It claims jobs, renews their leases, and settles them.
 
-It runs in a loop of its own, in which no handler ever runs: so a handler that blocks cannot starve heartbeats.
+It has its own event loop, in which no handler runs. So a handler that blocks cannot delay heartbeats.
 """
 
 from __future__ import annotations
@@ -35,49 +35,49 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.client")
 
-#: How long handing in may take at the end, in seconds, beyond what stopping may.
+#: How long settling may take at the end, in seconds, in addition to the stop timeout.
 LAST_S = 5.0
 #: How long cancelled handlers have to end, in seconds.
 CANCEL_S = 1.0
-#: How long the server has to answer pulls that are stopped, in seconds. Then the worker hangs up.
+#: How long the server has to answer pulls that are stopped, in seconds. Then the worker closes the connection.
 LEAVE_S = 2.0
-#: A pull may reach the server after the request that stops it, so that is sent again after so many seconds.
+#: A pull may reach the server after the request that stops it, so that request is repeated after so many seconds.
 LEAVE_AGAIN_S = 0.1
 
 
 class WorkerLoop:
-    """See above. ``stop`` may be called from any thread, everything else is of its own."""
+    """The loop of one worker. ``stop`` may be called from any thread, all other methods only in its own."""
 
     def __init__(self, settings: Settings, plan: WorkerOptions, tasks: Sequence[str] = ()) -> None:
         patience = max(plan.lease, settings.retry_for)
         self.settings = settings.but(retry_for=patience, connect_timeout=patience)
         self.plan = plan
         self._tasks = tasks
-        self.error: BaseException | None = None  #: why it gave up
+        self.error: BaseException | None = None  #: why the worker stopped
         self._begun = False
-        self._wait_id = _clock.fresh_name()  #: of all pulls of this worker that wait
+        self._wait_id = _clock.fresh_name()  #: of all waiting pulls of this worker
 
     @property
     def processed(self) -> int:
-        """How many jobs were done."""
+        """Number of completed jobs."""
         return self.outbox.processed if self._begun else 0
 
     @property
     def failed(self) -> int:
-        """How many attempts have failed."""
+        """Number of failed attempts."""
         return self.outbox.failed if self._begun else 0
 
     # From any thread.
 
     def start_in(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Belong to a loop, before it runs."""
+        """Bind to a loop, before it runs."""
         self._loop = loop
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
         self._hand = HeldJobs()
-        self._turns = deque(self.plan.queues)  #: queues that may have jobs, in the order in which they are asked
-        self._turn = asyncio.Event()  #: set when a queue that was watched has a job
-        self._watchers: set[asyncio.Task[None]] = set()  #: of queues that had none
+        self._turns = deque(self.plan.queues)  #: queues that may have jobs, in the order in which they are polled
+        self._turn = asyncio.Event()  #: set when a watched queue has a job
+        self._watchers: set[asyncio.Task[None]] = set()  #: of queues that had no job
         self._asked = 0  #: jobs that may be on their way
         self._pulls = 0  #: requests for jobs that are not answered yet
         deferring = Deferring(self.plan.unknown_task_timeout, self._tasks)
@@ -86,7 +86,7 @@ class WorkerLoop:
         self._begun = True
 
     def stop(self) -> None:
-        """Take no more jobs, finish those that run, give back the rest. Twice: do not wait for those that run."""
+        """Claim no more jobs, finish those that run, release the others. Second call: do not wait for those that run."""
         with contextlib.suppress(RuntimeError):  # it has ended already
             self._loop.call_soon_threadsafe(self._stop)
 
@@ -95,12 +95,12 @@ class WorkerLoop:
             self._hurry.set()
         self._stopping.set()
 
-    # The whole of it.
+    # The main loop.
 
     async def run(self, runner: Runner) -> None:
-        """Work until told to stop, or until the server refuses for good: then ``error`` says why."""
+        """Work until stopped, or until the server refuses with a final error: then ``error`` is set."""
         self.runner = runner
-        # What is finished is held until the server answers: it may be back in time, and then it says whether the lease is over.
+        # Outcomes are kept until the server answers: it may recover in time, and its answer shows whether the lease has ended.
         settling = self.settings.but(retry_for=ENDLESS_S, connect_timeout=ENDLESS_S)
         async with AsyncClient.from_settings(self.settings) as client, AsyncClient.from_settings(settling) as patient:
             self.client, self.outbox.client = client, patient
@@ -118,10 +118,10 @@ class WorkerLoop:
             await presence.say_goodbye()
 
     async def _stop_taking(self, taker: asyncio.Task[None]) -> None:
-        """Wait until the last pull is answered. What it brings is given back.
+        """Wait until the last pull is answered. Its jobs are released.
 
-        The server is asked to answer pulls that wait. Hanging up is only for a server that does not answer: it notices that
-        late, and until then it leases jobs to a pull that no client waits for any more.
+        The server is asked to answer the waiting pulls. Closing the connection is only for a server that does not answer: it
+        notices that late, and until then it leases jobs to a pull that no client waits for any more.
         """
         self._turn.set()
         self._hand.room.set()
@@ -139,11 +139,11 @@ class WorkerLoop:
         await asyncio.gather(taker, *self._watchers, return_exceptions=True)
 
     async def _clear(self, runner: Runner) -> None:
-        """Empty the desk: wait for those who work, as long as agreed, and give back the rest."""
+        """Wait for running handlers, up to the stop timeout, and release the other jobs."""
         for context in runner.take_back():
             self.outbox.finished(context, DROPPED)
         if self._hand.count:
-            log.info("Jobs that run have %g s to end; told to stop again, they are given back", self.plan.stop_timeout)
+            log.info("Running jobs have %g s to end; a second stop releases them", self.plan.stop_timeout)
             await self._wait_until_empty(self.plan.stop_timeout)
         if self._hand.count:
             for context in list(self._hand.held.values()):
@@ -153,10 +153,12 @@ class WorkerLoop:
         left = [context for context in self._hand.held.values() if not context.finished]
         allowed = LAST_S + (0 if self._hurry.is_set() else self.plan.stop_timeout)
         try:
-            # Threads that do not listen still have theirs: it is given back, and their outcome will not count.
+            # Threads that ignore the cancellation still have their jobs: these are released, and their outcomes will not count.
             await _clock.within(allowed, self.outbox.hand_in_all(left))
         except TimeoutError:
-            log.error("The server is away: %d jobs could not be handed in, they will come again", len(self._hand.held))
+            log.error(
+                "No answer from the server: %d jobs were not settled, they will be delivered again", len(self._hand.held)
+            )
 
     async def _wait_until_empty(self, seconds: float) -> None:
         self._hand.empty.clear()
@@ -168,7 +170,7 @@ class WorkerLoop:
                 each.cancel()
 
     def _watched(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start something without which a worker is none: if it breaks, the worker stops and says why."""
+        """Start a task that the worker needs: if it fails, the worker stops with its error."""
         task = asyncio.create_task(work)
         task.add_done_callback(self._look_after)
         return task
@@ -177,10 +179,10 @@ class WorkerLoop:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._give_up(error)
 
-    # Taking.
+    # Claiming.
 
     def _wanted(self) -> int:
-        """Return how many jobs to have in hand: those that run, and those that will in a moment."""
+        """Return how many jobs to hold: those that run, and those that will start soon."""
         hands = self.plan.concurrency - self.runner.hung
         return hands + min(self.plan.prefetch, int(self._hand.pace.rate * AHEAD_S)) if hands > 0 else 0
 
@@ -188,7 +190,7 @@ class WorkerLoop:
         return min(BATCH_MAX, self._wanted() - self._hand.count)
 
     def _shed(self) -> None:
-        """Give back what was taken ahead when jobs were quick, if they are slow now: others may be idle."""
+        """Release jobs that were prefetched while jobs were quick, if they are slow now: other workers may be idle."""
         surplus = self._hand.count - self._wanted()
         if surplus <= self.plan.concurrency:
             return
@@ -199,9 +201,9 @@ class WorkerLoop:
             self.outbox.finished(context, DROPPED)
 
     async def _take(self) -> None:
-        """Ask queue after queue, in turn, for its share of the jobs there are hands for. Those that have none are watched."""
+        """Pull from queue after queue, in turn, its share of the free capacity. Queues without jobs are watched."""
         plan = self.plan
-        alone = len(plan.queues) == 1  # nobody else's turn is held up by waiting
+        alone = len(plan.queues) == 1  # waiting does not delay another queue's turn
         while not self._stopping.is_set():
             if not self._turns:
                 self._turn.clear()
@@ -226,10 +228,10 @@ class WorkerLoop:
                 watcher.add_done_callback(self._watchers.discard)
 
     async def _watch(self, queue: str) -> None:
-        """Wait for a job of a queue that had none; then it is that queue's turn again.
+        """Wait for a job of a queue that had none; then that queue has its turn again.
 
-        All queues are watched, however few hands there are, or jobs would wait for each other's queues. If all hands are full
-        when the job comes, it is given back at once: another worker may have one free.
+        All queues are watched, even if the capacity is smaller. Otherwise jobs would wait for jobs of other queues. If the
+        worker has no capacity when the job arrives, it releases the job at once, because another worker may have some.
         """
         while not (jobs := await self._pull(queue, 1, self.plan.wait)):
             if self._stopping.is_set():
@@ -239,7 +241,7 @@ class WorkerLoop:
         self._turn.set()
 
     async def _pull(self, queue: str, count: int, wait: float) -> Sequence[Job]:
-        """Take jobs, as soon as the server answers; none if the worker stops. Raises ApiError if it refuses for good."""
+        """Pull jobs, as soon as the server answers; none if the worker stops. Raises ApiError if the refusal is final."""
         plan, trouble_s = self.plan, 0.1
         while not self._stopping.is_set():
             self._pulls += 1
@@ -264,7 +266,7 @@ class WorkerLoop:
         self._stopping.set()
 
     def _accept(self, jobs: Sequence[Job], *, begin: bool = True) -> None:
-        """Begin jobs, or give them back if that is not to be, or if the worker stops."""
+        """Start jobs, or release them if they must not be started, or if the worker stops."""
         now = _clock.steady()
         contexts = [JobContext(job, self.outbox.report, now) for job in jobs]
         self._hand.take(contexts)
@@ -275,14 +277,14 @@ class WorkerLoop:
         elif contexts:
             self.runner.submit(contexts)
 
-    # Staying alive.
+    # Heartbeats.
 
     async def _beat(self, presence: Registration) -> None:
         while True:
             await presence.show(self._hand.count, self.outbox.processed, self.outbox.failed)
             await _clock.pause(self.plan.heartbeat)
             self._shed()
-            held = list(self._hand.held.values())  # what is finished and not handed in yet, too
+            held = list(self._hand.held.values())  # including outcomes that are not sent yet
             for start in range(0, len(held), BATCH_MAX):
                 await self._renew(held[start : start + BATCH_MAX])
 
@@ -301,18 +303,18 @@ class WorkerLoop:
             self._lose(context)
 
     def _lose(self, context: JobContext) -> None:
-        """Tell a handler that its job is not ours any more."""
+        """Cancel the handler of a job whose lease is lost."""
         if context.finished or not self._hand.drop(context):
             return
         if context.timed_out:
             log.warning("Job %s: its handler did not end with its timeout. The next attempt may run beside it.", context.id)
             return
-        log.warning("Job %s was removed, or its lease has ended: its handler is told to stop", context.id)
+        log.warning("Job %s was removed, or its lease has ended: its handler is asked to stop", context.id)
         context.cancel()
         self.runner.cancel(context)
 
     def _end_late(self, late: Sequence[JobContext]) -> None:
-        """Give back jobs that were not begun in time, and end attempts whose time is over."""
+        """Release jobs that were not started in time, and end attempts whose timeout is over."""
         waiting = {context for context in late if not context.begun}
         if waiting:
             back = self.runner.take_back()
@@ -323,12 +325,12 @@ class WorkerLoop:
         for context in late:
             if context.begun:
                 self._time_out(context)
-        if self.runner.hung >= self.plan.concurrency:  # no thread is left that could begin what waits
+        if self.runner.hung >= self.plan.concurrency:  # no thread is left that could start the waiting jobs
             for context in self.runner.take_back():
                 self.outbox.finished(context, DROPPED)
 
     def _time_out(self, context: JobContext) -> None:
-        """End an attempt. A coroutine is cancelled; a thread cannot be, so its job is abandoned."""
+        """End an attempt. A coroutine is cancelled. A thread cannot be cancelled, so its job is abandoned."""
         context.timed_out = True
         context.cancel()
         stack = self.runner.time_out(context)

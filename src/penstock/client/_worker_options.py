@@ -1,13 +1,13 @@
-"""How a worker works: its options, once, checked."""
+"""The options of a worker, checked once."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: A worker takes ahead what it does in about this time, in seconds: enough to never wait for the server, and not so much
-#: that jobs wait here while another worker is idle.
+#: A worker prefetches the jobs that it finishes in about this time, in seconds: enough to never wait for the server, and few
+#: enough that jobs do not wait here while another worker is idle.
 AHEAD_S = 0.1
-#: After so many seconds without news, what was known about the pace is forgotten.
+#: After so many seconds without finished jobs, the measured throughput is discarded.
 STALE_S = 1.0
 #: Jobs per pull, per acknowledgement, per heartbeat.
 BATCH_MAX = 1000

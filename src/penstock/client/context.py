@@ -1,4 +1,4 @@
-"""What a handler knows about the job it works on, and can say about it."""
+"""The job in a handler: its data, and methods to report progress and log lines."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from penstock.client.models import Job
 
 Level = Literal["info", "warn", "error"]
-#: Lines of a job's log that wait to be sent; the server keeps no more, either.
+#: Lines of a job's log that wait to be sent; the server keeps no more.
 LOG_LINES_MAX: Final = 100
 
 
 class JobCancelled(PenstockError):
-    """The job is not this worker's any more, or the worker has to stop: whatever the handler does now is not counted."""
+    """The lease is lost, or the worker has to stop: the outcome of the handler is not counted any more."""
 
 
 class Reports(NamedTuple):
-    """What a handler has said and the server has not heard yet."""
+    """Reports of a handler that are not sent yet."""
 
     progress: tuple[int, str | None] | None
     lines: list[tuple[str, Level]]
 
 
 class JobContext:
-    """A job in the hands of a handler. Its methods can be called from any thread, and from coroutines; none of them waits."""
+    """A job in a handler. Its methods can be called from any thread, and from coroutines; none of them waits."""
 
     __slots__ = (
         "_cancelled", "_lines", "_open", "_progress", "_report", "begun", "ends_at", "info", "look_at", "replaced", "reporter",
@@ -40,17 +40,17 @@ class JobContext:
     )  # fmt: skip
 
     def __init__(self, info: Job, report: Callable[[JobContext], None], taken_at: float = 0.0) -> None:
-        self.info = info  #: the job as the server told it
-        self.taken_at = taken_at  #: when it was taken, by the steady clock in seconds, like the next two
-        self.ends_at = 0.0  #: when its timeout is over, if it has one
-        self.look_at: float | None = None  #: when to look whether its timeout is over
-        self.timed_out = False  #: its timeout is over
-        self.begun = False  #: a handler works on it, or has
-        self.replaced = False  #: the thread that works on it goes on alone: another one has taken its place
-        self.thread: int | None = None  #: in which a function works on it
-        self.task: asyncio.Task[None] | None = None  #: in which a coroutine works on it
+        self.info = info  #: the job as the server sent it
+        self.taken_at = taken_at  #: when it was claimed, in seconds of the steady clock, like the next two
+        self.ends_at = 0.0  #: when its timeout ends, if it has one
+        self.look_at: float | None = None  #: when to check whether its timeout is over
+        self.timed_out = False  #: whether its timeout is over
+        self.begun = False  #: whether a handler was started
+        self.replaced = False  #: whether its thread was abandoned, and another one has replaced it
+        self.thread: int | None = None  #: in which its function runs
+        self.task: asyncio.Task[None] | None = None  #: in which its coroutine runs
         self.reporter: asyncio.Task[None] | None = None  #: in which reports are being sent
-        self._open = [None]  #: emptied by who says first what became of it
+        self._open = [None]  #: emptied by the first caller that records the outcome
         self._report = report
         self._cancelled = False
         self._progress: tuple[int, str | None] | None = None
@@ -63,17 +63,17 @@ class JobContext:
 
     @property
     def queue(self) -> str:
-        """The queue it came from."""
+        """The queue of the job."""
         return self.info.queue
 
     @property
     def data(self) -> Any:
-        """What was pushed."""
+        """The payload that was pushed."""
         return self.info.data
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, from 1 on."""
+        """The number of this attempt, from 1 on."""
         return self.info.attempts + 1
 
     @property
@@ -83,19 +83,19 @@ class JobContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether to stop: the job was removed, its lease or its time is over, or the worker waited long enough for its end."""
+        """Whether to stop: the job was removed, its lease or timeout is over, or the worker's stop timeout is over."""
         return self._cancelled
 
     def check(self) -> None:
-        """Raise JobCancelled if there is no use in going on. For handlers that run in a thread: coroutines are cancelled."""
+        """Raise JobCancelled if the handler should stop. For handlers that run in a thread: coroutines are cancelled."""
         if self._cancelled:
             raise JobCancelled(f"Job {self.id} is not ours any more")
 
     def progress(self, percent: float, message: str | None = None) -> None:
-        """Say how far it is, from 0 to 100, in whole percents; of several in a row the last is sent.
+        """Report the progress, from 0 to 100, in whole percents; of several reports in a row the last is sent.
 
-        ``message``: up to 4,096 characters are kept. Raises JobCancelled like ``check``, TypeError or ValueError for what is no
-        number or no text.
+        ``message``: up to 4,096 characters are kept. Raises JobCancelled like ``check``, TypeError or ValueError for invalid
+        values.
         """
         self.check()
         if isinstance(percent, bool) or not isinstance(percent, int | float):
@@ -109,9 +109,9 @@ class JobContext:
         self._report(self)
 
     def log(self, message: str, level: Level = "info") -> None:
-        """Add a line to the job's log. Of a burst, the last 100 lines are sent; of a line, 65,536 characters.
+        """Add a line to the job's log. Of many lines in a row, the last 100 are sent; of a line, 65,536 characters.
 
-        Raises JobCancelled like ``check``, TypeError or ValueError for what is no text or no level.
+        Raises JobCancelled like ``check``, TypeError or ValueError for invalid values.
         """
         self.check()
         if not isinstance(message, str):
@@ -123,19 +123,19 @@ class JobContext:
         self._lines.append((sendable(message, LOG_CHARS_MAX), level))
         self._report(self)
 
-    # For the worker.
+    # Used by the worker.
 
     def cancel(self) -> None:
-        """Tell the handler to stop."""
+        """Ask the handler to stop."""
         self._cancelled = True
 
     @property
     def finished(self) -> bool:
-        """Whether it was said what became of it."""
+        """Whether the outcome was recorded."""
         return not self._open
 
     def finish(self) -> bool:
-        """Note that it was said what became of it; False if it was before. From any thread."""
+        """Record that there is an outcome; False if there was one before. From any thread."""
         try:
             self._open.pop()
         except IndexError:
@@ -144,11 +144,11 @@ class JobContext:
 
     @property
     def has_reports(self) -> bool:
-        """Whether something was said and not taken yet."""
+        """Whether there are reports that were not taken yet."""
         return self._progress is not None or bool(self._lines)
 
     def take_reports(self) -> Reports | None:
-        """Return what was said and not taken yet."""
+        """Return the reports that were not taken yet."""
         progress, self._progress = self._progress, None
         lines = []
         while self._lines:
@@ -161,7 +161,7 @@ set_current = _current.set
 
 
 def current_job() -> JobContext:
-    """Return the job that this thread or coroutine works on. Raises LookupError where no worker runs it."""
+    """Return the job of the current thread or coroutine. Raises LookupError outside of a worker."""
     try:
         return _current.get()
     except LookupError:

@@ -1,4 +1,4 @@
-"""What can go wrong: one small tree. Every error of the SDK is a ``PenstockError``."""
+"""The errors of the SDK. Every error is a ``PenstockError``."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ if TYPE_CHECKING:
 
 
 class PenstockError(Exception):
-    """Something went wrong between this program and the server."""
+    """Base of the errors between this program and the server."""
 
 
 class ConnectionFailed(PenstockError):
-    """The server did not answer, for as long as was tried.
+    """The server did not answer, and the time for retries is over.
 
-    ``outcome_unknown``: the request had been sent, so what it asks for may have happened.
+    ``outcome_unknown``: the request was sent, so the server may have done it.
     """
 
     def __init__(self, message: str, *, outcome_unknown: bool) -> None:
@@ -24,14 +24,14 @@ class ConnectionFailed(PenstockError):
 
 
 class UnexpectedReply(PenstockError):
-    """The answer is not one of Penstock's. Check the address; a proxy in between may answer in its place."""
+    """The answer is not from Penstock. Check the address; a proxy in between may have answered."""
 
 
 class ApiError(PenstockError):
-    """The server refused. The message is the server's own.
+    """The server refused the request. The message is the server's.
 
     ``status``: the HTTP status. ``code``: the stable code of the error (header ``penstock-error``), or an empty text.
-    ``repeated``: an earlier try was lost on the way, so it may be that one which counted.
+    ``repeated``: the answer to an earlier try was lost, so that try may have counted.
     """
 
     def __init__(self, status: int, code: str, message: str, *, repeated: bool = False) -> None:
@@ -46,32 +46,32 @@ class ApiError(PenstockError):
 
     @property
     def is_not_found(self) -> bool:
-        """There is no such thing: a job, a queue, a namespace, a route."""
+        """The job, queue, namespace or route does not exist."""
         return self.status == 404
 
     @property
     def is_conflict(self) -> bool:
-        """It exists already, or something else stands in the way."""
+        """It exists already, or the request conflicts with the present state."""
         return self.status == 409
 
     @property
     def is_unauthorized(self) -> bool:
-        """No key or token was shown, or a wrong one, or one that may not do this."""
+        """The key or token is missing, wrong, or lacks the permission."""
         return self.status in (401, 403)
 
     @property
     def is_rate_limited(self) -> bool:
-        """Too many requests, for longer than was tried."""
+        """There were too many requests, for longer than the time for retries."""
         return self.status == 429
 
     @property
     def is_temporary(self) -> bool:
-        """Trying again later may help, and does no harm: nothing has happened."""
+        """A later retry may help and is safe: nothing was changed."""
         return self.status in (429, 503, 507)
 
     @property
     def outcome_unknown(self) -> bool:
-        """It may or may not have happened."""
+        """The change may or may not have been made."""
         return self.code == "outcome_unknown" or self.status in (502, 504)
 
 
@@ -84,13 +84,13 @@ class Conflict(ApiError):
 
 
 class LeaseLost(ApiError):
-    """The job or message is not yours any more: settled, removed, or given to somebody else because its lease ended."""
+    """The lease is lost: the job or message was settled, removed, or leased to another consumer because the lease ended."""
 
 
 class JobFailed(PenstockError):
-    """A job whose result was asked for has failed for good.
+    """The job whose result was requested has failed, and will not be retried.
 
-    ``job_id``: which. ``error``: what its worker said.
+    ``job_id``: the job's id. ``error``: the error that its worker reported.
     """
 
     def __init__(self, job_id: str, error: str | None) -> None:
@@ -100,9 +100,9 @@ class JobFailed(PenstockError):
 
 
 class ResultMissing(PenstockError):
-    """A job is done, but what it returned was not kept: it cannot be encoded as JSON, or is too large.
+    """A job has completed, but its result was not stored: it cannot be encoded as JSON, or is too large.
 
-    ``job_id``: which. ``reason``: why.
+    ``job_id``: the job's id. ``reason``: why.
     """
 
     def __init__(self, job_id: str, reason: str) -> None:
@@ -112,7 +112,7 @@ class ResultMissing(PenstockError):
 
 
 class JobGone(PenstockError):
-    """A job whose result was asked for does not exist: cancelled, expired, removed when it ended, or never pushed."""
+    """The job whose result was requested does not exist: cancelled, expired, removed when it ended, or never pushed."""
 
     def __init__(self, job_id: str) -> None:
         super().__init__(f"Job {job_id} does not exist (any more)")
@@ -120,11 +120,11 @@ class JobGone(PenstockError):
 
 
 class ResultTimeout(PenstockError, TimeoutError):
-    """The job has not ended within the time given. It goes on; ask again."""
+    """The job has not ended within the timeout. It continues; wait for it again."""
 
 
 class Retry(Exception):
-    """Raised by a handler: this attempt failed, try again later. It counts as an attempt.
+    """Raised by a handler: this attempt failed, retry later. It counts as an attempt.
 
     ``after``: how long to wait, in seconds or as a timedelta; without it, the job's own backoff.
     """
@@ -135,4 +135,4 @@ class Retry(Exception):
 
 
 class Fail(Exception):
-    """Raised by a handler: trying again is no use. The job goes to the dead letters, whatever attempts are left."""
+    """Raised by a handler: do not retry. The job becomes a dead letter, however many attempts are left."""

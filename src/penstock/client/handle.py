@@ -1,4 +1,4 @@
-"""A job that was enqueued: its state and, once it is there, its result."""
+"""The handle of a job that was enqueued: its state and, when it has ended, its result."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ WAIT_S = 30.0
 
 
 class Handle(Generic[R]):
-    """A job on its way. ``id`` is the job's; keep it to find the job again: ``task.handle(id)``.
+    """The handle of a job. ``id`` is the job's; keep it to find the job again: ``task.handle(id)``.
 
-    For coroutines, each method has a twin whose name begins with ``a``.
+    For coroutines, each method has a variant whose name begins with ``a``.
     """
 
     def __init__(self, job_id: str, backend: Backend, read: Callable[[Any], R]) -> None:
@@ -43,7 +43,7 @@ class Handle(Generic[R]):
         return self._backend.client.jobs.get(self.id)
 
     def cancel(self) -> None:
-        """Remove the job, unless it has ended. Raises NotFound, or ApiError for one that has."""
+        """Remove the job. Raises NotFound, or ApiError if it has ended."""
         self._backend.client.jobs.cancel(self.id)
 
     async def astate(self) -> str:
@@ -61,7 +61,7 @@ class Handle(Generic[R]):
     def result(self, timeout: Duration | None = None) -> R:
         """Wait for the job to end, and return what the task returned.
 
-        ``timeout``: how long at most; as long as it takes. Raises JobFailed, JobGone, ResultMissing, or ResultTimeout.
+        ``timeout``: how long to wait at most; without limit. Raises JobFailed, JobGone, ResultMissing, or ResultTimeout.
         """
         jobs = self._backend.client.jobs
         ends = None if timeout is None else _clock.steady() + duration_s(timeout, "timeout")
@@ -75,7 +75,7 @@ class Handle(Generic[R]):
                 raise JobGone(self.id) from None
 
     async def aresult(self, timeout: Duration | None = None) -> R:  # noqa: ASYNC109, the server waits
-        """The same for coroutines."""
+        """``result`` for coroutines."""
         jobs = self._backend.async_client.jobs
         ends = None if timeout is None else _clock.steady() + duration_s(timeout, "timeout")
         while True:

@@ -1,4 +1,4 @@
-"""What the messages door takes and answers, as objects. Times are milliseconds since 1970 (UTC)."""
+"""The objects of the messages door. Times are milliseconds since 1970 (UTC)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import msgspec
 
 
 class Message(msgspec.Struct, kw_only=True, frozen=True):
-    """A message that was consumed. It is yours until its visibility timeout is over, or you ack or nack it.
+    """A message that was consumed. You hold it until its visibility timeout is over, or you ack or nack it.
 
-    ``attempt``: which delivery this is, from 1 on. ``published_at``: when it was published.
+    ``attempt``: the number of this delivery, from 1 on. ``published_at``: when it was published.
     """
 
     id: str
@@ -24,14 +24,14 @@ class Message(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Namespace(msgspec.Struct, kw_only=True, frozen=True):
-    """A namespace. ``created_at`` is as the server says it."""
+    """A namespace. ``created_at`` is in the server's format."""
 
     name: str
     created_at: int | str | None = None
 
 
 class Subscription(msgspec.Struct, kw_only=True, frozen=True):
-    """A webhook that the messages of a queue are pushed to. ``signed``: with a secret, which is never shown."""
+    """A webhook to which the messages of a queue are pushed. ``signed``: with a secret, which is never shown."""
 
     id: str
     url: str
@@ -40,7 +40,7 @@ class Subscription(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class QueueStats(msgspec.Struct, kw_only=True, frozen=True):
-    """How full a queue is. ``depth`` is ready and in flight together."""
+    """The number of messages in a queue. ``depth`` is ready and in flight together."""
 
     namespace: str
     name: str
@@ -63,7 +63,7 @@ class Stats(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Summary(msgspec.Struct, kw_only=True, frozen=True):
-    """A server in five numbers."""
+    """A summary of a server in five numbers."""
 
     total_queues: int = 0
     namespaces: int = 0
@@ -73,16 +73,16 @@ class Summary(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Health(msgspec.Struct, kw_only=True, frozen=True):
-    """How a server is. ``status`` is ok or healthy, or says what is wrong; ``is_ok`` knows."""
+    """The health of a server. ``status`` is ok or healthy, or describes the problem; see ``is_ok``."""
 
     status: str
     version: str = ""
-    node_id: str = ""  #: only where the messages door has a listener of its own
-    queues: Any = None  #: how many there are, or jobs by state
-    uptime: int | str | None = None  #: in seconds, or spelled like 2m30s
+    node_id: str = ""  #: only if the messages door has its own listener
+    queues: Any = None  #: the number of queues, or of jobs by state
+    uptime: int | str | None = None  #: in seconds, or as text like 2m30s
     uptime_ms: int | None = None
 
     @property
     def is_ok(self) -> bool:
-        """Tell whether nothing is wrong."""
+        """Return whether the server reports no problem."""
         return self.status in ("ok", "healthy")

@@ -1,4 +1,4 @@
-"""What the jobs door answers, as objects. Times are milliseconds since 1970 (UTC), durations milliseconds."""
+"""The answers of the jobs door, as objects. Times are milliseconds since 1970 (UTC), durations milliseconds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Model(msgspec.Struct, rename="camel", kw_only=True):
-    """Base of what the server answers. Fields this SDK does not know are ignored."""
+    """Base of the server's answers. Fields that this SDK does not know are ignored."""
 
 
 class Job(Model):
@@ -47,15 +47,15 @@ class Job(Model):
     children_ids: list[str] = []
     stacktrace: list[str] | None = None
     stack_trace_limit: int | None = None
-    deferred_since: int | None = None  #: when it was first given back for later, since its last attempt
+    deferred_since: int | None = None  #: when it was first deferred, since its last attempt
     repeat: dict[str, Any] | None = None
-    reason: str | None = None  #: why it is dead, in a listing of the dead letters
-    failed_at: int | None = None  #: since when it is dead, in a listing of the dead letters
+    reason: str | None = None  #: why it is dead, in a list of the dead letters
+    failed_at: int | None = None  #: when it became a dead letter, in a list of the dead letters
     token: str = ""
 
 
 class Counts(Model):
-    """How many jobs of a queue are in each state."""
+    """The number of jobs of a queue in each state."""
 
     waiting: int
     active: int
@@ -82,14 +82,14 @@ class Batch(Model):
 
 
 class Cleaned(Model):
-    """What was removed."""
+    """What ``clean`` removed."""
 
     count: int
     ids: list[str] = []
 
 
 class Progress(Model):
-    """How far a job is, from 0 to 100, and what its worker says."""
+    """The progress of a job, from 0 to 100, with the message of its worker."""
 
     progress: int
     message: str | None = None
@@ -104,14 +104,14 @@ class LogLine(Model):
 
 
 class Waited(Model):
-    """What waiting for a job has brought: whether it has completed, and its result."""
+    """The result of waiting for a job: whether it has completed, and its result."""
 
     completed: bool
     result: Any = None
 
 
 class Cron(Model):
-    """A cron: when it runs, and how often it has."""
+    """A cron: its schedule, and how often it has run."""
 
     name: str
     queue: str
@@ -124,7 +124,7 @@ class Cron(Model):
 
 
 class StallSettings(Model):
-    """When a silent worker loses its job."""
+    """The settings that decide when a job without heartbeats counts as stalled."""
 
     enabled: bool
     stall_interval: int
@@ -133,7 +133,7 @@ class StallSettings(Model):
 
 
 class DlqSettings(Model):
-    """What becomes of dead jobs."""
+    """The settings for dead letters."""
 
     auto_retry: bool
     auto_retry_interval: int
@@ -173,7 +173,7 @@ class WorkerInfo(Model):
 
 
 class Event(Model):
-    """Something that happened. ``kind``: job:completed, queue:paused, …; ``id``: its number in the journal, if it has one."""
+    """An event. ``kind``: job:completed, queue:paused, …; ``id``: its number in the journal, if it has one."""
 
     kind: str
     data: dict[str, Any]

@@ -1,4 +1,4 @@
-"""``Tasks`` and ``@task``: functions that are called here and run elsewhere, later."""
+"""``Tasks`` and ``@task``: functions that are called here and run in a worker, later."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ P = ParamSpec("P")
 C = TypeVar("C")
 R = TypeVar("R")
 DEFAULT_QUEUE = "tasks"
-#: What becomes of a job whose arguments do not fit the task: it is tried again like any other, or is dead at once.
+#: What happens to a job whose arguments do not fit the task: it is retried like after any error, or is dead at once.
 BadArguments = Literal["retry", "fail"]
-#: Names of arguments that a task does not know are logged once each, up to so many.
+#: Names of unknown arguments are logged once each, up to so many.
 UNKNOWN_LOGGED_MAX: Final = 100
 
 log = logging.getLogger("penstock.client")
 
 
 class Task(Generic[P, C, R]):
-    """A function that can be enqueued. Calling it runs it here and now, as ever.
+    """A function that can be enqueued. Calling it runs it here and now, like the function itself.
 
-    ``P`` are its parameters, ``C`` is what calling it returns, ``R`` what it has returned in the end: of a coroutine function
-    the first is a coroutine.
+    ``P`` are its parameters, ``C`` is what a call returns, ``R`` is its result: for a coroutine function, ``C`` is a
+    coroutine.
     """
 
     def __init__(
@@ -96,19 +96,19 @@ class Task(Generic[P, C, R]):
     # For functions.
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Have it run as soon as a worker is free. Raises TypeError for arguments that do not fit the annotations."""
+        """Enqueue a call; it runs as soon as a worker is free. Raises TypeError for arguments of wrong types."""
         return self._enqueue([self._job(args, kwargs)])[0]
 
     def enqueue_in(self, delay: Duration, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Have it run after ``delay``: seconds, or a timedelta."""
+        """Enqueue a call that runs after ``delay``: seconds, or a timedelta."""
         return self._enqueue([self._job(args, kwargs, delay=delay)])[0]
 
     def enqueue_at(self, moment: Moment, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Have it run at a moment: a datetime with a time zone, or milliseconds since 1970."""
+        """Enqueue a call that runs at a moment: a datetime with a time zone, or milliseconds since 1970."""
         return self._enqueue([self._job(args, kwargs, run_at=moment)])[0]
 
     def enqueue_many(self, calls: Iterable[Sequence[Any] | Mapping[str, Any]]) -> list[Handle[R]]:
-        """Have it run for each of these, all or none are enqueued: tuples of arguments, or mappings by name."""
+        """Enqueue several calls, all or none: tuples of arguments, or mappings by name."""
         return self._enqueue([self._job_of(call) for call in calls])
 
     # For coroutines.
@@ -135,13 +135,13 @@ class Task(Generic[P, C, R]):
         return TaskCall(self.name, job.data["args"], job.options)
 
     def handle(self, job_id: str) -> Handle[R]:
-        """Return the handle of a job of this task that was enqueued before, by its id."""
+        """Return the handle of a job of this task that was enqueued earlier, by its id."""
         return Handle(job_id, self._tasks.backend, self.arguments.read_result)
 
     def read(self, plain: Any) -> dict[str, Any]:
-        """Return stored arguments as the function takes them: for workers. Raises TypeError for those that do not fit.
+        """Return stored arguments as the function takes them: for workers. Raises TypeError for arguments that do not fit.
 
-        If the task says that such a job is dead at once (``bad_arguments="fail"``), raises Fail.
+        With ``bad_arguments="fail"``, raises Fail instead.
         """
         for name in self.arguments.unknown(plain):
             if name not in self._unknown and len(self._unknown) < UNKNOWN_LOGGED_MAX:
@@ -180,14 +180,14 @@ class Task(Generic[P, C, R]):
         return NewJob({"task": self.name, "args": plain}, **options)
 
     def _key(self, plain: Mapping[str, Any]) -> str:
-        """Return the name under which one call at a time is kept."""
+        """Return the unique key of a call."""
         names = plain if isinstance(self._unique, bool) else self._unique
         digest = hashlib.sha256(encode([plain[name] for name in names])).hexdigest()
         return f"{self.name}:{digest[:32]}"
 
 
 class Decorator(Protocol):
-    """What ``@tasks.task(…)`` makes a task with."""
+    """The type of ``@tasks.task(…)``."""
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, Coroutine[Any, Any, R], R]: ...
@@ -197,10 +197,10 @@ class Decorator(Protocol):
 
 
 class Tasks:
-    """A group of tasks and the server they run on. It is what ``penstock worker module:tasks`` works on.
+    """A group of tasks and the server they run on. ``penstock worker module:tasks`` runs its tasks.
 
-    ``client``: a client, or the address of a server; without one, the environment says (PENSTOCK_URL and so on), when the
-    first task is enqueued. ``queue``: for tasks that name none; ``tasks``.
+    ``client``: a client, or the address of a server; without one, the environment variables (PENSTOCK_URL and so on) are
+    read when the first task is enqueued. ``queue``: the queue of tasks that name none; ``tasks``.
     """
 
     def __init__(self, client: Client | AsyncClient | str | None = None, *, queue: str = DEFAULT_QUEUE) -> None:
@@ -211,7 +211,7 @@ class Tasks:
 
     @property
     def settings(self) -> _settings.Settings:
-        """Where the server is."""
+        """How to reach the server."""
         given = self._given
         if given is None:
             return _settings.from_environment()
@@ -219,7 +219,7 @@ class Tasks:
 
     @property
     def backend(self) -> Backend:
-        """Where tasks go when they are enqueued."""
+        """The destination of enqueued tasks."""
         if self._backend is None:
             self._backend = ServerBackend(self.settings)
         return self._backend
@@ -235,7 +235,7 @@ class Tasks:
 
     @property
     def queues(self) -> tuple[str, ...]:
-        """All queues that tasks of this group go to."""
+        """All queues of the tasks of this group."""
         return tuple(dict.fromkeys(task.queue for task in self.tasks.values()))
 
     @overload
@@ -258,12 +258,12 @@ class Tasks:
     def task(self, *function: Any, **given: Any) -> Any:
         """Make a task of a function: ``@tasks.task``, or with options.
 
-        ``queue``: where it goes; the group's. ``name``: by which workers know it; ``module.function``, also where the
-        module is run as a program. ``unique``: of several
-        calls with the same arguments, or the same values of the ones named, only one is enqueued at a time; ``unique_for``
-        limits how long. ``bad_arguments``: what becomes of a job whose arguments do not fit, because another version of the
-        program has enqueued it: ``retry``, like any error, or ``fail``, dead at once; ``retry``. Everything else is an option
-        of its jobs: ``max_attempts``, ``backoff``, ``timeout``, ``priority``, …
+        ``queue``: the queue of its jobs; the group's. ``name``: the name by which workers find it; ``module.function``, also
+        if the module is run as a program. ``unique``: of several calls with the same arguments, or the same values of the
+        named ones, only one is enqueued at a time; ``unique_for`` limits how long. ``bad_arguments``: what happens to a job
+        whose arguments do not fit, because another version of the program has enqueued it: ``retry``, like after any error,
+        or ``fail``, dead at once; ``retry``. All others are options of its jobs: ``max_attempts``, ``backoff``, ``timeout``,
+        ``priority``, …
         """
         return self._make(*function) if function else functools.partial(self._make, **given)
 
@@ -282,7 +282,7 @@ class Tasks:
             raise ValueError(f"There is a task {known!r} already. Give one of them another name.")
         if bad_arguments not in get_args(BadArguments):
             raise ValueError(f"bad_arguments must be one of {', '.join(get_args(BadArguments))}, not {bad_arguments!r}")
-        job_fields(None, options, named=False)  # a mistake is told here, not at the first call
+        job_fields(None, options, named=False)  # reports a mistake here, not at the first call
         made: Task[Any, Any, Any] = Task(
             function,
             self,
@@ -296,19 +296,19 @@ class Tasks:
         return made
 
     def of(self, context: JobContext) -> tuple[Task[Any, Any, Any], dict[str, Any]]:
-        """Return the task that a job calls, and its arguments. Raises UnknownTask for what is no call of one of these."""
+        """Return the task that a job calls, and its arguments. Raises UnknownTask if the job calls no task of this group."""
         known = self.find(context.data)
         if known is None:
             raise UnknownTask(_called(context.data))
         return known, known.read(context.data.get("args", {}))
 
     def find(self, data: Any) -> Task[Any, Any, Any] | None:
-        """Return the task that the payload of a job calls, if it is one of these."""
+        """Return the task that the payload of a job calls, if it is in this group."""
         name = data.get("task") if isinstance(data, dict) else None
         return self.tasks.get(name) if isinstance(name, str) else None
 
     def handle(self, job_id: str) -> Handle[Any]:
-        """Return the handle of a job, by its id. Its result is as JSON has it; ``task.handle`` knows the task's type."""
+        """Return the handle of a job, by its id. Its result is a JSON value; ``task.handle`` has the task's type."""
         return Handle(job_id, self.backend, _as_it_is)
 
     def close(self) -> None:
@@ -327,13 +327,13 @@ def _as_it_is(plain: Any) -> Any:
 
 
 def _called(data: Any) -> str:
-    """Return what the payload of a job that calls none of our tasks is about, for people to read."""
+    """Return a description of the payload of a job that calls no task of this group, for people to read."""
     name = data.get("task") if isinstance(data, dict) else None
     return name[:NAME_CHARS_MAX] if isinstance(name, str) else "no task at all"
 
 
 def _module_of(function: Callable[..., Any]) -> str:
-    """Return the module of a function by the name that others import it by, even if it is what ``python`` was told to run."""
+    """Return the module of a function by the name under which others import it, even if it is run as a program."""
     module = function.__module__
     if module not in ("__main__", "__mp_main__"):  # the second is the first, in a process that multiprocessing started
         return module
@@ -344,6 +344,6 @@ def _module_of(function: Callable[..., Any]) -> str:
     return PurePath(file).stem if file else module
 
 
-#: The group of ``@task``: its server is what the environment says.
+#: The group of ``@task``: its server comes from the environment variables.
 default_tasks = Tasks()
 task = default_tasks.task

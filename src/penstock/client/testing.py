@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from penstock.client.tasks import Task, Tasks
 
 START_S = 60
-#: What a server reads from its environment; a test holds this to its settings. A server for tests sees nothing of it: it would
-#: write into the store that the developer's shell names.
+#: Prefixes of the server's environment variables; a test compares them with the settings. A server for tests gets none of
+#: these variables: it would write into the store that the developer's shell names.
 SERVER_PREFIXES: Final = ("PENSTOCK_", "EPOCHQ_", "EPOCHQUEUE_")
 SERVER_VARIABLES: Final = frozenset(
     (
@@ -54,7 +54,8 @@ SERVER_VARIABLES: Final = frozenset(
 class Enqueued(msgspec.Struct, kw_only=True):
     """A call that was enqueued. ``run_at`` is milliseconds since 1970; None: at once.
 
-    ``attempts`` counts failed ones, as a job's does. ``exception``: what the last of them raised. ``logs``: lines with levels.
+    ``attempts`` counts failed ones, as a job's does. ``exception``: the error of the last attempt. ``logs``: lines with
+    levels.
     """
 
     id: str
@@ -75,10 +76,10 @@ class Enqueued(msgspec.Struct, kw_only=True):
 
 
 class Box:
-    """Keeps what was enqueued, in order, and runs it when it is told to. Made by ``inline`` and ``manual``.
+    """Keeps enqueued calls, in order, and runs them on request. Created by ``inline`` and ``manual``.
 
-    A task runs as in a worker: what it raises is the failure of that attempt, and it is tried again, without a wait, until no
-    attempt is left. Then its handle raises JobFailed.
+    A task runs as in a worker: an exception is the failure of that attempt, and the call is retried, without a wait, until
+    no attempt is left. Then its handle raises JobFailed.
     """
 
     def __init__(self, tasks: Tasks, *, inline: bool) -> None:
@@ -88,10 +89,10 @@ class Box:
         self.settings = Settings(url="http://in-a-test")
         self._shown = _Shown(self)
 
-    # What tests ask.
+    # Used by tests.
 
     def calls(self, task: Task[Any, Any, Any], **arguments: Any) -> list[Enqueued]:
-        """Return the calls of a task that have these arguments, among others."""
+        """Return the calls of a task that have these arguments; they may have others, too."""
         wanted = msgspec.to_builtins(arguments)
         return [
             each
@@ -101,7 +102,7 @@ class Box:
         ]
 
     def assert_enqueued(self, task: Task[Any, Any, Any], **arguments: Any) -> Enqueued:
-        """Return the first call of a task that has these arguments, among others. Raises AssertionError without one."""
+        """Return the first call of a task that has these arguments. Raises AssertionError if there is none."""
         found = self.calls(task, **arguments)
         if not found:
             others = "".join(f"\n  {each.task}({_shown(each.args)})" for each in self.enqueued)
@@ -109,15 +110,16 @@ class Box:
         return found[0]
 
     def assert_not_enqueued(self, task: Task[Any, Any, Any], **arguments: Any) -> None:
-        """Raise AssertionError if there is a call of a task that has these arguments, among others."""
+        """Raise AssertionError if there is a call of a task that has these arguments."""
         found = self.calls(task, **arguments)
         if found:
             raise AssertionError(f"{task.name}({_shown(found[0].args)}) was enqueued")
 
     def drain(self, *, scheduled: bool = False) -> int:
-        """Run what waits, and what that enqueues, and so on; return how many calls ran, however often each was tried.
+        """Run the waiting calls, the calls that these enqueue, and so on; return how many calls ran. Retries do not count.
 
-        ``scheduled``: those that are due later, too. What tasks raise is not raised here: see ``assert_none_failed``.
+        ``scheduled``: run those that are due later, too. Exceptions of tasks are not raised here: see
+        ``assert_none_failed``.
         """
         count = 0
         while waiting := [each for each in self.enqueued if self._is_ready(each) and (scheduled or each.run_at is None)]:
@@ -127,16 +129,16 @@ class Box:
         return count
 
     def assert_none_failed(self) -> None:
-        """Raise AssertionError if a call has failed for good; its cause is what the task raised."""
+        """Raise AssertionError if a call has failed its last attempt; its cause is the task's exception."""
         for each in self.enqueued:
             if each.state == "failed":
                 raise AssertionError(f"{each.task}({_shown(each.args)}) failed: {each.error}") from each.exception
 
-    # What tasks do.
+    # Used by tasks.
 
     @property
     def client(self) -> _Shown:
-        """What handles ask about their jobs."""
+        """The part of a client that handles use."""
         return self._shown
 
     @property
@@ -145,7 +147,7 @@ class Box:
         return _AsyncShown(self._shown)
 
     def push(self, queue: str, jobs: Sequence[NewJob]) -> list[str]:
-        """Keep jobs, and run them if that is what is agreed."""
+        """Keep jobs, and run them at once in an ``inline`` box."""
         kept = [self._keep(queue, job) for job in jobs]
         for each in self._to_run(kept):
             self._run(each)
@@ -159,7 +161,7 @@ class Box:
         return [each.id for each in kept]
 
     def _to_run(self, kept: Sequence[Enqueued]) -> Iterator[Enqueued]:
-        """Return what to run at once: what was enqueued just now, then what waited for it."""
+        """Yield the calls to run at once: those just enqueued, then those that waited for them."""
         if not self._inline:
             return
         yield from (each for each in kept if self._is_ready(each))
@@ -167,7 +169,7 @@ class Box:
             yield from waiting
 
     def state_of(self, each: Enqueued) -> str:
-        """Return the state that a server would tell of a call."""
+        """Return the state that a server would return for a call."""
         if each.state != "waiting":
             return each.state
         if not self._is_ready(each):
@@ -175,7 +177,7 @@ class Box:
         return each.state
 
     def _is_ready(self, each: Enqueued) -> bool:
-        """Tell whether a call waits for nothing but to be run. One that needs a call which has failed waits for ever."""
+        """Return whether a call can run now. A call that depends on a failed one can never run."""
         if each.state != "waiting":
             return False
         needed = ids_of(cast("Sequence[str]", each.options.get("depends_on") or ()), "depends_on")
@@ -183,7 +185,7 @@ class Box:
 
     def _keep(self, queue: str, job: NewJob) -> Enqueued:
         options = dict(job.options)
-        fields = job_fields(None, options, named=False)  # what a server would refuse is refused here
+        fields = job_fields(None, options, named=False)  # raises for options that a server would refuse
         unknown = [need for need in fields.get("dependsOn", ()) if self._shown.state(need) == "unknown"]
         if unknown:
             raise ApiError(400, "invalid_input", f"Dependency job not found: {unknown[0]}")
@@ -215,7 +217,7 @@ class Box:
             if isinstance(outcome, Done):
                 each.result, each.state = msgspec.json.decode(outcome.result), "completed"
                 return
-            if isinstance(outcome, Deferred):  # no worker of this group would have it, either
+            if isinstance(outcome, Deferred):  # no worker of this group would have the task either
                 outcome = Failed(f"There is no task {outcome.task!r} in this group", [], final=True)
             elif isinstance(outcome, Dropped):
                 outcome = Failed("The attempt was cancelled", [])
@@ -225,7 +227,7 @@ class Box:
                 each.state = "failed"
 
     def _attempt(self, each: Enqueued, context: JobContext) -> Outcome:
-        """Run a task once, in a thread of its own, as a worker would, for as long as it may take."""
+        """Run one attempt of a task in a new thread, as a worker would, up to its timeout."""
         outcomes: list[Outcome] = []
 
         def call(context: JobContext) -> Any:
@@ -250,14 +252,14 @@ class Box:
 
 @contextlib.contextmanager
 def inline(tasks: Tasks) -> Iterator[Box]:
-    """Run tasks where they are enqueued, at once, even those that are due later. What they raise is for their handles."""
+    """Run tasks when they are enqueued, at once, even those that are due later. Their exceptions are for their handles."""
     with _instead(tasks, Box(tasks, inline=True)) as box:
         yield box
 
 
 @contextlib.contextmanager
 def manual(tasks: Tasks) -> Iterator[Box]:
-    """Keep what is enqueued until ``box.drain()``."""
+    """Keep enqueued calls until ``box.drain()``."""
     with _instead(tasks, Box(tasks, inline=False)) as box:
         yield box
 
@@ -272,7 +274,7 @@ def _instead(tasks: Tasks, box: Box) -> Iterator[Box]:
 
 
 class _Shown:
-    """As much of a client as handles use."""
+    """The part of a client that handles use."""
 
     def __init__(self, box: Box) -> None:
         self._box = box
@@ -294,7 +296,7 @@ class _Shown:
         del timeout
         self.get(job_id)
         each = next(each for each in self._box.enqueued if each.id == job_id)
-        if each.state == "waiting":  # nothing comes by waiting
+        if each.state == "waiting":  # waiting would not change it
             raise AssertionError(f"{each.task} has not run: call drain() before asking for its result")
         return Waited(completed=each.state == "completed", result=each.result)
 
@@ -304,7 +306,7 @@ class _Shown:
 
 
 class _AsyncShown:
-    """The same, awaited."""
+    """The same for coroutines."""
 
     def __init__(self, shown: _Shown) -> None:
         self._shown = shown
@@ -331,7 +333,7 @@ async def _awaited(coroutine: Any) -> Any:
 
 
 def _job(each: Enqueued, state: str = "active") -> Job:
-    """Show a call as the job that a server would have of it."""
+    """Return a call as the job that a server would have for it."""
     fields = job_fields({"task": each.task, "args": each.args}, each.options, named=False)
     if not isinstance(fields.get("backoff", 0), int):
         fields["backoff"] = fields["backoff"]["delay"]
@@ -350,7 +352,7 @@ def _job(each: Enqueued, state: str = "active") -> Job:
 
 
 def _take_reports(each: Enqueued, context: JobContext) -> None:
-    """Keep what a task says of itself."""
+    """Keep the reports of a task."""
     reports = context.take_reports()
     if reports is not None:
         if reports.progress is not None:
@@ -363,10 +365,10 @@ def _shown(arguments: dict[str, Any]) -> str:
 
 
 class Server:
-    """A real server on a temporary directory, in a process of its own. Use it as a context manager.
+    """A real server on a temporary directory, in a separate process. Use it as a context manager.
 
-    ``options``: more of ``penstock serve``, for example ``"--durability", "never"``. ``env``: settings as environment
-    variables. Those of this process do not count.
+    ``options``: more options of ``penstock serve``, for example ``"--durability", "never"``. ``env``: settings as
+    environment variables. Those of this process are not passed on.
     """
 
     def __init__(self, *options: str, env: Mapping[str, str] | None = None) -> None:
@@ -387,12 +389,12 @@ class Server:
         assert self._process.stdout is not None
         if not self._process.stdout.readline():
             self.__exit__(None, None, None)
-            raise RuntimeError("The server did not start; what it said is above")
+            raise RuntimeError("The server did not start; its output is above")
         self.url = f"http://{address}"
         return self
 
     def client(self, **more: Any) -> Client:
-        """Return a client of it; arguments as for ``Client``."""
+        """Return a client of the server; arguments as for ``Client``."""
         return Client(self.url, **more)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -410,7 +412,7 @@ class Server:
 
 
 def _without_settings(env: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without what a server reads from it."""
+    """Return an environment without the server's variables."""
     return {
         name: value for name, value in env.items() if name not in SERVER_VARIABLES and not name.startswith(SERVER_PREFIXES)
     }

@@ -1,4 +1,4 @@
-"""``Worker``: takes jobs of some queues, runs a handler on each, and says what became of them."""
+"""``Worker``: claims jobs of some queues, runs a handler on each, and settles them."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Worker:
     """Works on the jobs of some queues until it is stopped.
 
     ``client``: a client, or the address of a server. ``queues``: the name of a queue, or several. ``handler``: a function or
-    coroutine function that takes a ``JobContext``; what it returns is the job's result, what it raises makes the attempt fail
-    (``Retry`` and ``Fail`` say how). Functions run in threads, coroutines in the loop of ``serve``. In place of all three,
-    ``Tasks`` will do: ``Worker(tasks)``.
+    coroutine function that takes a ``JobContext``; its return value is the job's result, an exception makes the attempt fail
+    (``Retry`` and ``Fail`` choose how). Functions run in threads, coroutines in the loop of ``serve``. Instead of all three,
+    a ``Tasks`` group can be given: ``Worker(tasks)``.
 
-    ``concurrency``: jobs at a time; 10. ``prefetch``: jobs that may be taken ahead, though never more than are done in 0.1 s;
-    1,000. ``lease``: how long the server waits for a sign of life; 30 s. ``heartbeat``: how often one is sent, whatever the
-    handlers do; a third of the lease. ``wait``: how long one request waits for jobs; 20 s. ``stop_timeout``: how long those
-    that run may take to end after ``stop``; 30 s. ``unknown_task_timeout``: for how long a job whose task no worker has is
-    given back, before it is dead; a day. ``name``: for people to read; the machine's.
+    ``concurrency``: jobs at a time; 10. ``prefetch``: jobs that may be claimed ahead, though never more than are finished in
+    0.1 s; 1,000. ``lease``: how long a lease lasts without a heartbeat; 30 s. ``heartbeat``: how often heartbeats are sent,
+    whatever the handlers do; a third of the lease. ``wait``: how long one request waits for jobs; 20 s. ``stop_timeout``:
+    how long running jobs may take to end after ``stop``; 30 s. ``unknown_task_timeout``: for how long a job whose task no
+    worker has is deferred, before it is dead; a day. ``name``: for people to read; the machine's.
     """
 
     def __init__(
@@ -88,24 +88,24 @@ class Worker:
 
     @property
     def processed(self) -> int:
-        """How many jobs were done."""
+        """Number of completed jobs."""
         return self._desk.processed
 
     @property
     def failed(self) -> int:
-        """How many attempts have failed."""
+        """Number of failed attempts."""
         return self._desk.failed
 
     def run(self) -> None:
         """Work in this thread until stopped: by ``stop``, or in the main thread by SIGTERM or Ctrl-C.
 
-        The first signal finishes what runs; the second gives it back at once. Raises ApiError if the server refuses for good.
+        The first signal finishes running jobs; the second releases them at once. Raises ApiError if a refusal is final.
         """
         with self._signals():
             asyncio.run(self.serve())
 
     async def serve(self) -> None:
-        """The same in this loop, without signals. Cancelling it stops the worker, and waits for what runs."""
+        """Work in the running loop, without signal handlers. Cancelling it stops the worker, and waits for running jobs."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         thread = threading.Thread(target=self._talk, args=(ended,), name="penstock-desk", daemon=True)
         thread.start()
@@ -122,18 +122,18 @@ class Worker:
             raise self._desk.error
 
     def stop(self) -> None:
-        """Take no more jobs and let those that run end; called twice, give them back at once. From any thread."""
+        """Claim no more jobs and finish those that run; when called twice, release them at once. From any thread."""
         with self._lock:
             self._stopped += 1
             if self._started:
                 self._desk.stop()
 
     def _talk(self, ended: asyncio.Future[None]) -> None:
-        """Run the desk, in a thread and a loop of its own."""
+        """Run the worker loop, in a thread and an event loop of its own."""
         handlers = ended.get_loop()
         try:
             asyncio.run(self._sit(handlers))
-        except Exception as error:  # noqa: BLE001, whoever waits for the worker is told
+        except Exception as error:  # noqa: BLE001, serve raises it
             self._desk.error = self._desk.error or error
         with contextlib.suppress(RuntimeError):  # that loop may be closed already
             handlers.call_soon_threadsafe(_resolve, ended)
@@ -161,13 +161,13 @@ class Worker:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Stop on signals, if this is the main thread. They are heard between two steps of whatever runs in it."""
+        """Stop on signals, if this is the main thread. Python handles signals between two steps of the main thread's code."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
         def stop(_number: int, _frame: FrameType | None) -> None:
-            # Not here: a handler of signals must not wait for a lock that the code it interrupted may have.
+            # Not here: a signal handler must not wait for a lock that the interrupted code may hold.
             threading.Thread(target=self.stop, daemon=True).start()
 
         before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}

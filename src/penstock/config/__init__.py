@@ -1,4 +1,4 @@
-"""The one configuration. Later sources win: defaults, the file given by ``--config``, environment variables, flags."""
+"""The configuration of the server. Later sources win: defaults, the file of ``--config``, environment variables, flags."""
 
 from penstock.config.display import example, lines_of, spell
 from penstock.config.parsers import Listener, duration

@@ -1,4 +1,4 @@
-"""What settings must be together, whichever way each was given."""
+"""Checks of settings that depend on each other, from whatever source each comes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_listeners(config: Config) -> None:
-    """Raise ConfigInvalid if two listeners share an address, or one would let other machines in without being told to."""
+    """Raise ConfigInvalid if two listeners have the same address, or one would accept other machines without permission."""
     found = {name: each for name in SETTINGS if isinstance(each := getattr(config, name), Listener)}
     listeners = list(found.values())
     for listener in listeners:
@@ -23,11 +23,12 @@ def check_listeners(config: Config) -> None:
     unasked = [str(each) for name, each in found.items() if not each.is_loopback and name not in config.unguarded]
     if unasked and not config.asks_for_tokens and not config.insecure:
         raise ConfigInvalid(
-            f"Listening on {', '.join(unasked)} would let everybody who can reach this machine in. Set AUTH_TOKENS or "
+            f"Listening on {', '.join(unasked)} would give access to everyone who can reach this machine. Set AUTH_TOKENS or "
             "JWT_SECRET, make keys and say auth_required, listen on 127.0.0.1, or say --insecure if that is what you want."
         )
     if exposed and config.dev_cert and not config.insecure:
-        # Clients on other machines would switch the check off, and then anybody in between can read along, tokens and all.
+        # Clients on other machines would disable the verification. Then a machine in between can read everything, with the
+        # tokens.
         raise ConfigInvalid(
             f"Listening on {', '.join(exposed)} with a development certificate: it is for this machine, others have no reason "
             "to trust it. Bring a certificate of your own with --cert and --key, listen on 127.0.0.1, or say --insecure if "
@@ -36,7 +37,7 @@ def check_listeners(config: Config) -> None:
 
 
 def check_tls(config: Config) -> None:
-    """Raise ConfigInvalid if there is only half of what TLS needs, or too much of it."""
+    """Raise ConfigInvalid if a setting that TLS needs is missing, or two of them contradict each other."""
     files = ("tls_cert_file", "tls_key_file")
     given = [f"{name} (from {config.origins[name]})" for name in files if getattr(config, name) is not None]
     if len(given) == 1:
@@ -58,7 +59,7 @@ def check_tls(config: Config) -> None:
 
 
 def check_messages(config: Config) -> None:
-    """Raise ConfigInvalid if consumers would get more messages by default than they may have."""
+    """Raise ConfigInvalid if the default number of messages for a consumer is above the allowed number."""
     if config.messages_batch_default > config.messages_batch_max:
         raise ConfigInvalid(
             f"messages_batch_default ({config.messages_batch_default}) is more than messages_batch_max "
@@ -67,7 +68,7 @@ def check_messages(config: Config) -> None:
 
 
 def check_wal_dir(config: Config) -> None:
-    """Raise ConfigInvalid if a directory is given for a log that there will not be."""
+    """Raise ConfigInvalid if a directory is given for a log that is not used."""
     if config.wal_dir is not None and not any(store.startswith("postgres") for store in config.stores):
         raise ConfigInvalid(
             f"wal_dir (from {config.origins['wal_dir']}) is where the log of the enqueue buffer is kept, and only databases "

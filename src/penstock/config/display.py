@@ -1,4 +1,4 @@
-"""Shows the settings: those in force, and an example of a file with all there are."""
+"""Show the settings: those in use, and an example file with all of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.masking import MASK, without_password
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: What stands in the example of a file where the default is that there is none.
+#: Values in the example file for settings without a default.
 _EXAMPLES: Final = {
     "stores": "[postgresql://penstock@db.example/penstock]",
     "redis": "[redis://127.0.0.1:6379/0]",
@@ -39,12 +39,12 @@ _EXAMPLES: Final = {
 }
 #: The longest line of help in the example, in characters.
 _WIDTH: Final = 130
-#: What is a listener when it is on.
+#: Settings that are listeners when they are on.
 _LISTENERS: Final = frozenset({"tcp", "resp", "resp_plain", "metrics", "batches", "topics", "messages"})
 
 
 def spell(name: str, value: Any) -> str | None:
-    """Spell the value of a setting as it would be written in a file. None if it is not set."""
+    """Return the value of a setting in the form of a file; None if it is not set."""
     if name in _LISTENERS and value is None:
         return "off"
     if value is None or value in ("", ()):
@@ -76,7 +76,7 @@ def _yaml(value: object) -> str:
 
 
 def lines_of(config: Config, *, origin: bool) -> Iterator[str]:
-    """Yield the settings in force as lines of a file, secrets hidden; ``origin``: with where each comes from."""
+    """Yield the settings in use as lines of a file, with secrets hidden; ``origin``: with the source of each."""
     rows: list[tuple[str, str]] = []
     for name in SETTINGS:
         text = spell(name, getattr(config, name))
@@ -90,7 +90,7 @@ def lines_of(config: Config, *, origin: bool) -> Iterator[str]:
 
 
 def example(flags: frozenset[str]) -> Iterator[str]:
-    """Yield a file with every setting there is, each with its default, as a comment. ``flags``: which ones have a flag."""
+    """Yield a file with every setting and its default, as comments. ``flags``: the settings that have a flag."""
     yield "# The settings of Penstock, each with its default, or with an example where there is none. Take the number sign"
     yield "# away from a setting to change it. Variables win over this file, and flags win over variables."
     yield "# Which value is in force, and why: penstock config show --origin"

@@ -1,4 +1,4 @@
-"""What the environment of mqueue, bunqueue and EpochQ means here, where a variable is not simply one of our settings."""
+"""Environment variables of mqueue, bunqueue and EpochQ that are not simply another name of one setting."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from penstock.core.errors import ConfigInvalid
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-#: Variables that say where data is in mqueue. Where one of them is set, the others are mqueue's, too.
+#: Variables of mqueue for the location of its data. If one of them is set, the others are read as mqueue's, too.
 _MQUEUE: Final = ("DATABASE_URLS", "REDIS_ADDRS", "WAL_DIR")
-#: What every token may do in mqueue, whose tokens have no scopes.
+#: The scopes of a token of mqueue, whose tokens have no scopes: every permission. And their origin, as messages show it.
 MQUEUE_ORIGIN: Final = "the environment of mqueue"
 _MQUEUE_SCOPES: Final = "*:read,*:write"
-#: Variables of mqueue that are understood and change nothing, and why.
+#: Variables of mqueue that are accepted and have no effect, and why.
 _WITHOUT_MEANING: Final = {
     "WORKER_ID": "servers name themselves",
     "MQUEUE_NODE_ID": "servers find numbers of their own in their store",
     "WAL_RETENTION": "the log is deleted as soon as the database has what is in it",
 }
-#: Variables that cannot be honoured, and what to use.
+#: Variables that are not supported, and what to use instead.
 _REFUSED: Final = {
     "TCP_SOCKET_PATH": "there are no Unix sockets. Listen on an address: --tcp 127.0.0.1:6789",
     "HTTP_SOCKET_PATH": "there are no Unix sockets. Listen on an address: --http 127.0.0.1:6790",
 }
-#: Prefixes of variables that are EpochQ's alone, and what may follow them.
+#: Prefixes of variables that only EpochQ uses, and the endings that are accepted.
 _EPOCHQ: Final = {"EPOCHQ_", "EPOCHQUEUE_"}
 _EPOCHQ_NAMES: Final = ("AUTH_API_KEY", "DATA_DIR", "PORT")
 _YES: Final = ("1", "true", "yes", "on")
 
 
 class Originals(NamedTuple):
-    """Settings that were found, and what should be known of the rest."""
+    """The settings that were found, and notes about the other variables."""
 
     texts: dict[str, Given]
     notes: tuple[str, ...] = ()
 
 
 def from_originals(env: Mapping[str, str]) -> Originals:
-    """Read the variables of other programs. Raises ConfigInvalid for one that cannot be honoured, and says what to use."""
+    """Read the variables of other programs. Raises ConfigInvalid, with the replacement, for one that is not supported."""
     _refuse(env)
     texts: dict[str, Given] = {}
     secret = _secret(env, "JWT_SECRET")
@@ -59,9 +59,9 @@ def from_originals(env: Mapping[str, str]) -> Originals:
 
 
 def scopes_of_mqueue(env: Mapping[str, str], texts: Mapping[str, Given]) -> dict[str, Given]:
-    """Return the scopes of tokens without any, where mqueue's own environment is in force and nothing else was said.
+    """Return the scopes of tokens that have none, if mqueue's own environment is used and no scopes are set.
 
-    Its tokens are signed with its one secret. Where issuers have keys of their own, their tokens may be for anything.
+    mqueue's tokens are signed with its only secret. Issuers with their own keys may sign tokens for any purpose.
     """
     if not _is_mqueue(env) or "jwt_secret" not in texts or texts.keys() & {"jwt_default_scopes", "jwt_key_file", "jwt_jwks"}:
         return {}
@@ -73,7 +73,7 @@ def _is_mqueue(env: Mapping[str, str]) -> bool:
 
 
 def _secret(env: Mapping[str, str], name: str) -> Given | None:
-    """Return a value, or what is in the file that NAME_FILE names."""
+    """Return the value of a variable, or the content of the file that NAME_FILE names."""
     if env.get(name):
         return Given(env[name], f"${name}", name)
     file = env.get(f"{name}_FILE")
@@ -86,7 +86,7 @@ def _secret(env: Mapping[str, str], name: str) -> Given | None:
 
 
 def _redis(env: Mapping[str, str]) -> Given | None:
-    """Make addresses of Redis out of hosts and a password: one for each shard, or those of the Sentinels."""
+    """Build addresses of Redis from hosts and a password: one for each shard, or those of the Sentinels."""
     hosts = [each.strip() for each in env.get("REDIS_ADDRS", "").split(",") if each.strip()]
     if not hosts:
         return None
@@ -117,7 +117,7 @@ def _refuse(env: Mapping[str, str]) -> None:
                 "--config FILE."
             )
     if not _is_mqueue(env):
-        return  # what follows are names that other programs use for other things
+        return  # the following names are used by other programs for other purposes
     if env.get("REDIS_CLUSTER_MODE", "").lower() in _YES:
         raise ConfigInvalid(
             "REDIS_CLUSTER_MODE is set, and Redis Cluster is not supported. Give single servers, one for each shard "
@@ -135,7 +135,7 @@ def _refuse(env: Mapping[str, str]) -> None:
 
 
 def _notes(env: Mapping[str, str]) -> Iterator[str]:
-    """Yield what is understood and changes nothing."""
+    """Yield the variables that are accepted and have no effect."""
     if not _is_mqueue(env):
         return
     for name, why in _WITHOUT_MEANING.items():

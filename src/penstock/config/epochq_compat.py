@@ -1,4 +1,4 @@
-"""What the sections of EpochQ's config.yaml mean here."""
+"""Convert the sections of EpochQ's config.yaml to settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Given(NamedTuple):
-    """A setting as it was given: what was written, where, and under which name."""
+    """The value of a setting as written, its source, and the name under which it was given."""
 
     text: str
     origin: str
@@ -20,7 +20,7 @@ class Given(NamedTuple):
 
 
 class SectionKey(NamedTuple):
-    """A key of a section, what is behind it, and where that is."""
+    """A key of a section, its value, and its position."""
 
     key: str
     text: str
@@ -28,14 +28,14 @@ class SectionKey(NamedTuple):
 
 
 class ParsedFile(NamedTuple):
-    """What a file says: settings, what should be known about it, and hosts of listeners that may be open to everybody."""
+    """The content of a file: settings, notes about them, and hosts of listeners that are deliberately open without a key."""
 
     texts: dict[str, Given]
     notes: tuple[str, ...] = ()
     unguarded: Mapping[str, str] = {}
 
 
-#: What is one of our settings under another name.
+#: Keys that are settings with another name.
 SAME: Final = {
     "node.data_dir": "data",
     "storage.fsync_interval_ms": "sync_interval_ms",
@@ -51,7 +51,7 @@ SAME: Final = {
     "webhook.retry_delays_ms": "push_retry_delays_ms",
     "webhook.timeout_ms": "push_timeout_ms",
 }
-#: What is understood and changes nothing, and why.
+#: Keys that are accepted and have no effect, and why.
 WITHOUT_MEANING: Final = {
     "node.id": "servers name themselves",
     "cluster.peers": "servers find each other through their store",
@@ -61,7 +61,7 @@ WITHOUT_MEANING: Final = {
     "producers.max_rate": "requests are limited by rate_limit_max_requests, and the jobs of a namespace by namespace_quotas",
     "producers.burst": "requests are limited by rate_limit_max_requests within rate_limit_window_ms",
 }
-#: What is made of several, or said in other words here.
+#: Keys that become a setting together with others, or with a different value.
 _WOVEN: Final = (
     "node.host",
     "node.port",
@@ -82,7 +82,7 @@ _METRICS_PORT: Final = "9090"
 
 
 def translate(entries: Mapping[str, SectionKey]) -> ParsedFile:
-    """Return what the keys of sections mean. Raises ConfigInvalid, naming the key and what was expected."""
+    """Return the settings for the keys of sections. Raises ConfigInvalid, with the key and what was expected."""
     if _is_on(entries.get("cluster.enabled"), default=False):
         raise ConfigInvalid(
             f"cluster.enabled (from {entries['cluster.enabled'].origin}) is true, and there is no cluster of peers here. "
@@ -148,7 +148,7 @@ def _auth(entries: Mapping[str, SectionKey]) -> tuple[dict[str, Given], list[str
 
 
 def _unguarded(entries: Mapping[str, SectionKey]) -> dict[str, str]:
-    """Whoever writes both that it listens to others and that nobody is asked for a key means it, in these two places."""
+    """Return the hosts of two listeners that are open deliberately, because the file sets the host and disables keys."""
     on, host = entries.get("auth.enabled"), entries.get("node.host")
     if on is None or host is None or _is_on(on, default=False):
         return {}

@@ -1,4 +1,4 @@
-"""Finds files with secrets that other users may read or write, and secrets that are too short. They are told at the start."""
+"""Find files with secrets that other users can read or write, and secrets that are too short. Reported at the start."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
     from penstock.config.settings import Config
 
-#: Rights that are too many on a file with a secret. Its group may read it: the members of a group were chosen.
+#: Permissions that a file with a secret must not have. Its group may read it, because the members of a group are chosen.
 _TOO_OPEN = stat.S_IRWXO | stat.S_IWGRP
 
 
 def findings(config: Config, file: Path | None) -> Iterator[str]:
-    """Yield a text with the remedy for each secret that is not kept well. ``file``: the one that settings were read from."""
+    """Yield a text with the remedy for each secret that is not protected. ``file``: the file with the settings."""
     for name in ("auth_tokens", "api_key"):
         secrets: tuple[str, ...] = config.auth_tokens if name == "auth_tokens" else (config.api_key,)
         if any(0 < len(each) < limits.token_chars_min for each in secrets):
@@ -49,7 +49,7 @@ def _writable(directory: Path) -> Iterator[str]:
 
 
 def _mode(path: Path) -> int:
-    """Return the rights of a file; none if there is no such file, which is told elsewhere."""
+    """Return the permissions of a file; 0 if it does not exist, which is reported elsewhere."""
     try:
         return stat.S_IMODE(path.stat().st_mode)
     except OSError:

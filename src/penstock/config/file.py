@@ -1,4 +1,4 @@
-"""Reads a file of settings: flat, with our names, or in sections, as EpochQ has them in its config.yaml."""
+"""Read a file of settings: flat, with Penstock's names, or in sections, as in EpochQ's config.yaml."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Given", "ParsedFile", "read_file"]
 
 
 class _Line(NamedTuple):
-    """A key of the file, and what is behind it."""
+    """A key of the file, and its value."""
 
     key: str
     node: yaml.Node
@@ -28,7 +28,7 @@ class _Line(NamedTuple):
 
 
 def read_file(file: Path | None) -> ParsedFile:
-    """Return what a file sets (None: there is no file). Raises ConfigInvalid, naming the file, the line and the key."""
+    """Return the settings of a file (None: there is no file). Raises ConfigInvalid, with the file, the line and the key."""
     if file is None:
         return ParsedFile({})
     try:
@@ -106,12 +106,12 @@ def _unknown(file: Path, line: _Line, key: str, known: tuple[str, ...]) -> Never
 
 
 def _text_of(name: str, value: object, file: Path, line: _Line) -> str:
-    """Turn what YAML read back into what was written. Raises ConfigInvalid where that cannot be told."""
+    """Return the text from which YAML read a value. Raises ConfigInvalid if it cannot be determined."""
     if name == "namespace_quotas" and isinstance(value, dict):
         value = [f"{namespace}:{quota}" for namespace, quota in value.items()]
     items = value if isinstance(value, list) else [value]
     where = f"The configuration file {file} has"
-    if isinstance(value, bool):  # YAML reads a bare off, no, on or yes as a truth value
+    if isinstance(value, bool):  # YAML reads off, no, on and yes without quotes as Booleans
         return "on" if value else "off"
     if name in SECRETS | epochq_compat.SECRETS and not all(isinstance(each, str) for each in items):
         raise ConfigInvalid(f"{where} a value of {name} that is not text (line {line.number}). Put it in quotes.")

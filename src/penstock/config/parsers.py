@@ -1,4 +1,4 @@
-"""How the settings are written: each reader takes a text, and raises ValueError, saying what was expected."""
+"""Parsers of settings: each takes a text, and raises ValueError with what was expected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Listener(NamedTuple):
-    """Where to listen."""
+    """The address of a listener."""
 
     host: str
     port: int
@@ -26,7 +26,7 @@ class Listener(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Tell whether only this machine can reach it."""
+        """Return whether only this machine can connect."""
         if self.host == "localhost":
             return True
         try:
@@ -36,7 +36,7 @@ class Listener(NamedTuple):
 
 
 def listener(text: str) -> Listener | None:
-    """Read where to listen; ``off`` is nowhere."""
+    """Parse the address of a listener; ``off`` is None."""
     if text == "off":
         return None
     host, colon, port = text.rpartition(":")
@@ -48,7 +48,7 @@ def listener(text: str) -> Listener | None:
 
 
 def main_listener(text: str) -> Listener:
-    """Read where to listen, which must be somewhere."""
+    """Parse the address of a listener that cannot be off."""
     try:
         found = listener(text)
     except ValueError:
@@ -59,7 +59,7 @@ def main_listener(text: str) -> Listener:
 
 
 def number(low: int, high: int) -> Callable[[str], int]:
-    """Read a whole number within bounds."""
+    """Return a parser of whole numbers within bounds."""
 
     def read(text: str) -> int:
         try:
@@ -73,13 +73,13 @@ def number(low: int, high: int) -> Callable[[str], int]:
     return read
 
 
-#: How many milliseconds the units of a duration have.
+#: The milliseconds in each unit of a duration.
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": limits.MINUTE_MS, "h": limits.HOUR_MS, "d": limits.DAY_MS, "w": 7 * limits.DAY_MS}
 _DURATION: Final = re.compile(r"(?:[0-9]{1,15}(?:ms|[smhdw]))+")
 
 
 def duration(low_ms: int, high_ms: int) -> Callable[[str], int]:
-    """Read how long something takes, within bounds: milliseconds, or with units as in 7d, 1h30m, 500ms."""
+    """Return a parser of durations within bounds: milliseconds, or with units as in 7d, 1h30m, 500ms."""
 
     def read(text: str) -> int:
         try:
@@ -99,7 +99,7 @@ def duration(low_ms: int, high_ms: int) -> Callable[[str], int]:
 
 
 def spell_duration(ms: int) -> str:
-    """Spell how long something takes with the largest unit that fits."""
+    """Return a duration as text, in the largest unit that fits."""
     for unit in ("d", "h", "m", "s"):
         if ms and ms % _UNITS[unit] == 0:
             return f"{ms // _UNITS[unit]}{unit}"
@@ -107,7 +107,7 @@ def spell_duration(ms: int) -> str:
 
 
 def durations(most: int, high_ms: int) -> Callable[[str], tuple[int, ...]]:
-    """Read several durations, separated by commas; ``none`` is none."""
+    """Return a parser of several durations, separated by commas; ``none`` is an empty list."""
     read_one = duration(0, high_ms)
 
     def read(text: str) -> tuple[int, ...]:
@@ -120,21 +120,21 @@ def durations(most: int, high_ms: int) -> Callable[[str], tuple[int, ...]]:
 
 
 def static_key(text: str) -> str:
-    """Read a key that opens everything."""
+    """Parse a key that gives every permission."""
     if not text.isascii() or not text.isprintable() or any(letter.isspace() for letter in text):
         raise ValueError("expected letters, digits and signs without spaces, because it is shown in a header")
     return text
 
 
 def request_limit(text: str) -> int | None:
-    """Infinity and 0 both switch the limit off."""
+    """Parse a limit of requests; infinity and 0 both switch it off."""
     if text.lower() in ("infinity", "inf"):
         return None
     return number(0, 10**12)(text) or None
 
 
 def yes_or_no(text: str) -> bool:
-    """Read a truth value."""
+    """Parse a Boolean."""
     if text.lower() in ("1", "true", "yes", "on"):
         return True
     if text.lower() in ("0", "false", "no", "off", ""):
@@ -143,7 +143,7 @@ def yes_or_no(text: str) -> bool:
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
-    """Read a word of several."""
+    """Return a parser that accepts one of several words."""
 
     def read(text: str) -> str:
         if text.lower() not in choices:
@@ -154,20 +154,20 @@ def one_of(*choices: str) -> Callable[[str], str]:
 
 
 def durability(text: str) -> Durability:
-    """Read what an answer means."""
+    """Parse the durability of answers."""
     return Durability(one_of(*Durability)(text))
 
 
 def tokens(text: str) -> tuple[str, ...]:
-    """Read tokens. None of them may be empty."""
+    """Parse tokens. None of them may be empty."""
     tokens = tuple(token.strip() for token in text.split(","))
     if not all(tokens):
-        raise ValueError("an empty token would let everybody in; expected tokens separated by commas, or leave it unset")
+        raise ValueError("an empty token would admit every client; expected tokens separated by commas, or leave it unset")
     return tokens
 
 
 def stores(text: str) -> tuple[str, ...]:
-    """Read the addresses of stores, all of one kind."""
+    """Parse the addresses of stores, all of the same kind."""
     stores = tuple(each.strip() for each in text.split(",") if each.strip())
     for each in stores:
         parts = urlsplit(each)
@@ -183,7 +183,7 @@ def stores(text: str) -> tuple[str, ...]:
 
 
 def redis(text: str) -> tuple[str, ...]:
-    """Read addresses of Redis, or of its Sentinels, whose hosts are separated by commas, too."""
+    """Parse addresses of Redis, or of its Sentinels, whose hosts are separated by commas, too."""
     urls = tuple(re.split(r",\s*(?=[a-z]+://)", text)) if text else ()
     for each in urls:
         parts = urlsplit(each)
@@ -195,12 +195,12 @@ def redis(text: str) -> tuple[str, ...]:
 
 
 def claims(text: str) -> tuple[str, ...]:
-    """None requires nothing, not even an end."""
+    """Parse required claims; ``none`` requires no claim, not even an expiry."""
     return () if text.lower() == "none" else tuple(each.strip() for each in text.split(",") if each.strip())
 
 
 def quotas(text: str) -> tuple[tuple[str, int], ...]:
-    """Read jobs per minute by namespace."""
+    """Parse quotas: jobs per minute by namespace."""
     quotas: dict[str, int] = {}
     for each in text.split(","):
         namespace, _, quota = each.strip().rpartition(":")  # a namespace may have colons in its name
@@ -216,12 +216,12 @@ def quotas(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def origin(text: str) -> str:
-    """Read an origin of web pages; ``none`` is none of them."""
+    """Parse an origin of web pages; ``none`` allows no origin."""
     return "" if text.lower() == "none" else text
 
 
 def networks(text: str) -> tuple[str, ...]:
-    """Read networks."""
+    """Parse networks."""
     networks = tuple(each.strip() for each in text.split(",") if each.strip())
     for each in networks:
         ipaddress.ip_network(each, strict=False)
@@ -229,7 +229,7 @@ def networks(text: str) -> tuple[str, ...]:
 
 
 def hosts(text: str) -> tuple[str, ...]:
-    """Read names and addresses of hosts."""
+    """Parse names and addresses of hosts."""
     hosts = tuple(each.strip().lower().removeprefix("[").removesuffix("]") for each in text.split(",") if each.strip())
     if not all(is_address(each) or re.fullmatch(r"[a-z0-9._-]+", each) for each in hosts):
         raise ValueError("expected names or addresses of hosts without scheme and port, separated by commas")
@@ -237,7 +237,7 @@ def hosts(text: str) -> tuple[str, ...]:
 
 
 def own_hosts(text: str) -> tuple[str, ...]:
-    """Read names of this server: hosts, ``*.NAME`` for all names below one, ``*`` for every name."""
+    """Parse names of this server: hosts, ``*.NAME`` for all names below one, ``*`` for every name."""
     found = tuple(each.strip().lower().removeprefix("[").removesuffix("]") for each in text.split(",") if each.strip())
     if not all(is_address(each) or re.fullmatch(r"\*|(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?", each) for each in found):
         raise ValueError("expected names or addresses without scheme and port, *.NAME or *, separated by commas")
@@ -245,12 +245,12 @@ def own_hosts(text: str) -> tuple[str, ...]:
 
 
 def log_format(text: str) -> str:
-    """Read how logs are written."""
+    """Parse the format of logs."""
     return one_of("auto", "plain", "json")({"text": "plain", "pretty": "plain"}.get(text, text))
 
 
 def is_address(host: str) -> bool:
-    """Tell whether $HOST is meant for us: many shells set it to the name of the machine."""
+    """Return whether $HOST is a setting of this server: many shells set it to the name of the machine."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Every setting with its default, its environment variables and what it is for."""
+"""Every setting with its default, its environment variables and its description."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Config(msgspec.Struct, frozen=True):
     database_answer_ms: int = 5_000
     redis: tuple[str, ...] = ()
     redis_hot_jobs: int = 200
-    #: Where the log of the enqueue buffer is; None: in the data directory.
+    #: Directory of the enqueue buffer's log; None: in the data directory.
     wal_dir: Path | None = None
     http: Listener = Listener("127.0.0.1", 6790)
     tcp: Listener | None = Listener("127.0.0.1", 6789)
@@ -69,7 +69,7 @@ class Config(msgspec.Struct, frozen=True):
     namespace_queues_max: int = 100_000
     tls_cert_file: Path | None = None
     tls_key_file: Path | None = None
-    #: Authorities that certificates of clients must be from; None: clients need no certificate.
+    #: Authorities that issue certificates of clients; None: clients need no certificate.
     tls_client_ca_file: Path | None = None
     dev_cert: bool = False
     metrics_auth: bool | None = None
@@ -81,7 +81,7 @@ class Config(msgspec.Struct, frozen=True):
     rate_limit_max_requests: int | None = None
     rate_limit_cleanup_ms: int = 60_000
     rate_limit_ipv6_prefix: int = IPV6_PREFIX
-    #: Connections of all HTTP listeners together; 0: half of the descriptors that are not reserved.
+    #: Connections of all HTTP listeners together; 0: half of the file descriptors that are not reserved.
     http_connections_max: int = 0
     http_idle_timeout_ms: int = 5 * limits.MINUTE_MS
     shutdown_timeout_ms: int = 10_000
@@ -108,28 +108,28 @@ class Config(msgspec.Struct, frozen=True):
     webhook_allowed_hosts: tuple[str, ...] = ()
     push_allowed_hosts: tuple[str, ...] = ()
     accept_loss: bool = False
-    #: Where each setting that is not at its default comes from: "--flag", "$VARIABLE", or a line of a file.
+    #: The source of each setting that is not at its default: "--flag", "$VARIABLE", or a line of a file.
     origins: dict[str, str] = {}
-    #: What the file holds that is understood but has no meaning here, and what was made of the rest.
+    #: Notes about keys of the file that have no effect here, and about keys that were converted.
     notes: tuple[str, ...] = ()
-    #: Listeners that the file opens to other machines although it says in so many words that nobody is asked for a key.
+    #: Listeners that the file opens to other machines while it explicitly disables keys.
     unguarded: frozenset[str] = frozenset()
 
     @property
     def asks_for_tokens(self) -> bool:
-        """Tell whether anybody needs a token."""
+        """Return whether any client needs a token."""
         return bool(
             self.auth_tokens or self.api_key or self.auth_required or self.jwt_secret or self.jwt_key_file or self.jwt_jwks
         )
 
 
 class Setting(NamedTuple):
-    """How a setting is written and what it is for."""
+    """The form and the description of a setting."""
 
     read: Callable[[str], Any]
     env: tuple[str, ...]
     help: str
-    #: How its flag is called, where that is not the name of the setting.
+    #: The name of its flag, if it differs from the name of the setting.
     flag: str = ""
 
 
@@ -137,14 +137,14 @@ class Setting(NamedTuple):
 SECRETS = frozenset({"api_key", "auth_tokens", "jwt_secret", "lake", "redis", "stores"})
 #: Settings that are addresses: shown without passwords and queries.
 ADDRESSES = frozenset({"jwt_jwks", "lake", "redis", "stores"})
-#: How nothing is spelled, where it can be said.
+#: The text for "no value", for settings that may have none.
 NOTHING = {
     "cors_allow_origin": "none",
     "jwt_default_scopes": "none",
     "jwt_required_claims": "none",
     "push_retry_delays_ms": "none",
 }
-#: Durations whose names do not say their unit, because they are written with one.
+#: Durations without a unit in their names, because they are written with one.
 SPELLED = frozenset({"messages_retention", "messages_schedule_ahead"})
 _LONG = 100 * limits.YEAR_MS
 SETTINGS: dict[str, Setting] = {
@@ -217,7 +217,7 @@ SETTINGS: dict[str, Setting] = {
     "topics_lease_ms": Setting(
         parsers.duration(300, limits.HOUR_MS),
         ("PENSTOCK_TOPICS_LEASE_MS",),
-        "how long after a server died the messages that its subscribers held come back",
+        "how long after a server died the messages that its subscribers held are ready again",
     ),
     "messages": Setting(
         parsers.listener,
@@ -416,7 +416,7 @@ SETTINGS: dict[str, Setting] = {
     "ballast_bytes": Setting(
         parsers.number(0, 10**12),
         ("PENSTOCK_BALLAST_BYTES",),
-        "disk space reserved so that acks go on when the disk is full",
+        "disk space reserved so that acks continue when the disk is full",
     ),
     "bulk_processes": Setting(
         parsers.number(1, 16), ("PENSTOCK_BULK_PROCESSES",), "processes that read in bulk, each started when it is needed"
@@ -491,5 +491,5 @@ SETTINGS: dict[str, Setting] = {
 
 
 def flag_of(name: str) -> str:
-    """Return the flag of a setting. Not every setting has one at the command line."""
+    """Return the flag of a setting. Not every setting has one on the command line."""
     return SETTINGS[name].flag or f"--{name.replace('_', '-')}"

@@ -1,4 +1,4 @@
-"""Puts the configuration together from the file, the environment and the flags."""
+"""Build the configuration from the file, the environment and the flags."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def load(flags: Mapping[str, str], env: Mapping[str, str], file: Path | None = None) -> Config:
-    """Put the configuration together. Raises ConfigInvalid, naming the setting, where it came from and what was expected."""
+    """Build the configuration. Raises ConfigInvalid, with the setting, its source and what was expected."""
     found = read_file(file)
     originals = from_originals(env)
     texts = found.texts | originals.texts | _from_env(env, found.texts)
@@ -47,7 +47,7 @@ def load(flags: Mapping[str, str], env: Mapping[str, str], file: Path | None = N
 
 
 def _warnings(config: Config) -> Iterator[str]:
-    """Yield what is allowed because it was asked for, and yet should be known."""
+    """Yield warnings about settings that are allowed and carry a risk."""
     if config.origins.get("jwt_default_scopes") == MQUEUE_ORIGIN:
         yield (
             "JSON Web Tokens without scopes may read and write in every namespace, as in mqueue, whose variables are set. Have "
@@ -56,7 +56,7 @@ def _warnings(config: Config) -> Iterator[str]:
     for name in sorted(config.unguarded):
         listener = getattr(config, name)
         if not listener.is_loopback and not config.asks_for_tokens:
-            yield f"{name} listens on {listener} and asks nobody for a key, as auth.enabled in the file says."
+            yield f"{name} listens on {listener} and requires no key, because of auth.enabled in the file."
     if config.tls_client_ca_file is not None and config.resp_plain is not None:
         yield "resp_plain never uses TLS, so its clients need no certificate, although tls_client_ca_file is set."
 
@@ -77,7 +77,7 @@ def _from_env(env: Mapping[str, str], from_file: Mapping[str, Given]) -> dict[st
             names = [f"${name}" for name, value in (("HOST", host), (variable, port)) if value]
             texts[listener] = Given(f"{address}:{port or default.port}", " and ".join(names), listener)
     for variable in ("EPOCHQUEUE_PORT", "EPOCHQ_PORT"):
-        if env.get(variable):  # the file says on which address
+        if env.get(variable):  # the file gives the address
             address = from_file["messages"].text.rpartition(":")[0] if "messages" in from_file else "127.0.0.1"
             texts["messages"] = Given(f"{address or '127.0.0.1'}:{env[variable]}", f"${variable}", "messages")
     for name, setting in SETTINGS.items():

@@ -1,1 +1,4 @@
-"""The domain, pure: jobs, their lifecycle, ids, the clock, retry rules, limits, events, errors. Imports nothing above it."""
+"""The domain as pure code.
+
+It has jobs, their lifecycle, ids, the clock, retry rules, limits, events and errors, and imports no other package.
+"""

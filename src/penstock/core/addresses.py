@@ -5,12 +5,15 @@ from __future__ import annotations
 from ipaddress import IPv6Address, ip_address
 from typing import Final
 
-#: What one client with IPv6 usually has: a network of this many bits.
+#: Prefix length in bits of the network that one IPv6 client usually has.
 IPV6_PREFIX: Final = 64
 
 
 def network_of(address: str, ipv6_prefix: int = IPV6_PREFIX) -> str:
-    """Return what the connections of one client have in common: an IPv4 address, or the network of an IPv6 address."""
+    """Return the address that connections of a client are counted by.
+
+    It is an IPv4 address, or the network of an IPv6 address.
+    """
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:

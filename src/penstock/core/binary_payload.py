@@ -1,8 +1,8 @@
-"""Payloads that are bytes to their door, and JSON to another.
+"""Payloads that are bytes on one door and JSON on another.
 
-A payload that is JSON is kept as it is: every door can show it. Any other bytes are kept as a JSON string, in base64, with a
-note among the job's options; the doors that speak bytes undo that, the jobs door shows the string. Either way a payload comes
-out byte for byte as it went in.
+A payload that is JSON is stored as it is: every door can show it. Any other bytes are stored as a JSON string, in base64,
+with a mark among the job's options. The doors for bytes decode it; the jobs door shows the string. In both cases the
+consumer receives the same bytes that the producer sent.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ NOTHING: Final = Raw()
 
 
 class Wrapping(msgspec.Struct, omit_defaults=True):
-    """What is kept of a payload besides itself: options of the job, next to those of other doors."""
+    """What is stored of a payload besides its bytes: options of the job, beside those of other doors."""
 
     base64: bool = False  #: the payload is a JSON string that holds the bytes in base64
-    metadata: Raw = NOTHING  #: a JSON object that travels with it
+    metadata: Raw = NOTHING  #: a JSON object that is delivered with the payload
 
 
 _PLAIN: Final = Wrapping()
@@ -46,7 +46,7 @@ _scan = msgspec.json.Decoder(Raw).decode
 
 
 def wrap(data: bytes, metadata: Raw | None = None) -> tuple[bytes, bytes | None]:
-    """Return what is stored for some bytes: the data and the options of a job. For large ones: ``wrap_steps``."""
+    """Return how bytes are stored: the data and the options of a job. For large payloads use ``wrap_steps``."""
     try:
         _check_json(data)
         check_depth(data)
@@ -56,7 +56,7 @@ def wrap(data: bytes, metadata: Raw | None = None) -> tuple[bytes, bytes | None]
 
 
 def wrap_steps(data: bytes, metadata: Raw | None = None) -> Steps[tuple[bytes, bytes | None]]:
-    """Return what is stored for some bytes, in steps."""
+    """Return how bytes are stored, in steps."""
     try:
         if not data.isascii():
             data.decode()
@@ -69,7 +69,7 @@ def wrap_steps(data: bytes, metadata: Raw | None = None) -> Steps[tuple[bytes, b
     return _stored(data, metadata, wrapped=False)
 
 
-#: What tells that bytes are no JSON, or nested too deeply.
+#: The exceptions that mean that bytes are no JSON, or nested too deeply.
 _NOT_JSON: Final = (msgspec.DecodeError, InvalidInput, RecursionError, UnicodeDecodeError)
 
 
@@ -92,9 +92,9 @@ def unwrap(payload: Payload) -> tuple[bytes, Raw | None]:
 
 
 def unwrapped(data: bytes, options: bytes | None) -> tuple[bytes, Raw | None]:
-    """Return the bytes that were stored as this, and their metadata."""
+    """Return the bytes that were stored in this form, and their metadata."""
     wrapping = _PLAIN if options is None else _decode(options)
     if wrapping.base64:
-        with contextlib.suppress(binascii.Error):  # another door may have replaced it by JSON
+        with contextlib.suppress(binascii.Error):  # another door may have replaced the payload by JSON
             data = b64decode(data.strip(b'"'), validate=True)
     return data, wrapping.metadata if bytes(wrapping.metadata) else None

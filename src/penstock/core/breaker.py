@@ -1,4 +1,4 @@
-"""A circuit breaker: who has just failed is left alone for a while, and then tried again."""
+"""A circuit breaker: after a failure, calls pause for some time, then they are tried again."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
 
-#: Rest after a failure (ms); doubled for each further one in a row, up to the longest.
+#: Pause after a failure (ms). It doubles with each further failure in a row, up to the longest.
 REST_MS: Final = 250
 REST_MS_MAX: Final = 10_000
 
 
 class Breaker:
-    """Ask ``allows`` before each try, and tell it how it went. ``failures``: how many may come in a row before it rests."""
+    """Call ``allows`` before each try, and report its outcome. ``failures``: how many failures in a row start a pause."""
 
     def __init__(self, clock: Clock, *, failures: int = 1, rest_ms: int = REST_MS, rest_ms_max: int = REST_MS_MAX) -> None:
         self._clock = clock
@@ -25,15 +25,15 @@ class Breaker:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether it rests right now."""
+        """Whether calls pause now."""
         return self._clock.steady_ms() < self._until
 
     def allows(self) -> bool:
-        """Tell whether to try."""
+        """Return whether a call may be tried."""
         return not self.is_open
 
     def failed(self) -> None:
-        """Hear that a try has failed."""
+        """Record a failed try."""
         self._failures += 1
         beyond = self._failures - self._failures_allowed
         if beyond >= 0:
@@ -41,6 +41,6 @@ class Breaker:
             self._until = self._clock.steady_ms() + rest
 
     def worked(self) -> None:
-        """Hear that a try has worked: all is forgiven."""
+        """Record a successful try, and reset the count of failures."""
         self._failures = 0
         self._until = 0

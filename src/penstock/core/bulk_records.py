@@ -1,7 +1,7 @@
-"""Small records of what goes on in bulk: consumer groups and their epochs, staged writes and their commits.
+"""Small records of bulk work: consumer groups and their epochs, staged writes and their commits.
 
-A store keeps them as entries that it does not look into; what is in one is a struct of this module. Rows that are staged are
-kept in chunks, each with as many jobs as are published in one transaction.
+A store keeps them as entries and does not read their bodies. A body is a struct of this module. Staged rows are stored in
+chunks, each with as many jobs as one transaction publishes.
 """
 
 from __future__ import annotations
@@ -22,18 +22,21 @@ if TYPE_CHECKING:
 
 
 class EntryKind:
-    """What an entry is about, its name and its number. All but DRAFT, DUE, CARRIED, SLICE and KNOWN are on the first shard."""
+    """The kind of an entry, and what its name and number mean.
+
+    All but DRAFT, DUE, CARRIED, SLICE and KNOWN are on the first shard.
+    """
 
     GROUP: Final = 1  #: a consumer group (Group); its name, 0
-    EPOCH: Final = 2  #: what a group has claimed (Epoch); its name, the epoch
+    EPOCH: Final = 2  #: jobs that a group has claimed (Epoch); its name, the epoch
     STAGE: Final = 3  #: a part of a staged write (Stage); the transaction's name, the part
-    DRAFT: Final = 4  #: a try to stage a part that is not committed; "", its id, which owns chunks
-    DUE: Final = 5  #: one that is, and not yet published; the key of the commit, its id
+    DRAFT: Final = 4  #: an attempt to stage a part that is not committed; "", its id, which owns chunks
+    DUE: Final = 5  #: a committed draft that is not published yet; the key of the commit, its id
     COMMIT: Final = 6  #: a commit (Commit); its key, 0
-    OPEN: Final = 7  #: one whose rows are not all published; its key, 0
-    CARRIED: Final = 8  #: a chunk that came from another shard after its queue; the id of the draft, the chunk's number
+    OPEN: Final = 7  #: a commit whose rows are not all published; its key, 0
+    CARRIED: Final = 8  #: a chunk that was moved here with its queue; the id of the draft, the chunk's number
     SLICE: Final = 9  #: jobs that were claimed together for an epoch (Slice); see ``slice_name``, its id
-    KNOWN: Final = 10  #: rows of a draft that made no new jobs, counted as its weight; the key of the commit, the draft's id
+    KNOWN: Final = 10  #: rows of a draft that created no jobs, counted as its weight; the key of the commit, the draft's id
 
 
 class BulkRecord(NamedTuple):
@@ -45,12 +48,12 @@ class BulkRecord(NamedTuple):
     number: int
     at: int  #: wall clock, ms
     body: bytes = b""
-    weight: int = 0  #: what counts against a limit: rows of an epoch, bytes of a stage
-    version: int = 0  #: how often it was written; 0: it is new
+    weight: int = 0  #: the amount that counts against a limit: rows of an epoch, bytes of a stage
+    version: int = 0  #: number of times it was written; 0: it is new
 
 
 class Chunk(NamedTuple):
-    """Some rows for one queue that are staged together, in order of their numbers."""
+    """Rows for one queue that are staged together, in order of their numbers."""
 
     owner: int  #: the draft they belong to
     number: int
@@ -60,14 +63,14 @@ class Chunk(NamedTuple):
 
 
 class ConsumerGroup(msgspec.Struct, array_like=True):
-    """Those who consume together."""
+    """A consumer group."""
 
-    queues: list[str]  #: that it claimed from last
-    acked: int = 0  #: the highest epoch that was acknowledged
+    queues: list[str]  #: queues of its latest claim
+    acked: int = 0  #: the highest acknowledged epoch
 
 
 class SliceRef(NamedTuple):
-    """Where a slice of an epoch is noted, and how many jobs it has."""
+    """The entry of a slice of an epoch, and its number of jobs."""
 
     shard: int
     number: int
@@ -75,14 +78,14 @@ class SliceRef(NamedTuple):
 
 
 class Epoch(msgspec.Struct, array_like=True):
-    """What a group has claimed under one number: slices, in order."""
+    """The jobs that a group has claimed under one number: slices, in order."""
 
     slices: list[SliceRef]
-    acking: bool = False  #: acknowledging has begun, so some of them may be done and gone
+    acking: bool = False  #: acknowledging has begun, so some of its jobs may be completed and deleted
 
     @property
     def rows(self) -> int:
-        """How many jobs it has."""
+        """Number of jobs in the epoch."""
         return sum(each.rows for each in self.slices)
 
 
@@ -115,15 +118,15 @@ class Stage(msgspec.Struct, array_like=True, frozen=True):
     draft: int
     rows: int
     bytes: int
-    shards: list[int]  #: that have some of it
+    shards: list[int]  #: shards that have rows of it
 
 
 class Commit(msgspec.Struct, array_like=True):
     """Staged writes that are to be published."""
 
     rows: int
-    drafts: list[tuple[int, int]]  #: and the shards that have some of them
-    untold: list[int]  #: shards that do not know of it yet
+    drafts: list[tuple[int, int]]  #: the drafts, and the shards that have rows of them
+    untold: list[int]  #: shards that do not have a record of the commit yet
     published: bool = False
 
 
@@ -152,20 +155,23 @@ _CHECK_BYTES: Final = 4
 
 
 def pack(columns: Mapping[str, Any]) -> bytes:
-    """Make the body of a chunk from fields of NewJob: for each a list with a value per row, or the value of all rows."""
+    """Return the body of a chunk, from fields of NewJob.
+
+    Each field is a list with a value per row, or one value for all rows.
+    """
     body = encode(columns)
     return crc32(body).to_bytes(_CHECK_BYTES, "little") + body
 
 
 def unpack(body: bytes) -> tuple[list[NewJob], AbstractSet[str]]:
-    """Make jobs from the body of a chunk; return them and which of their fields it says. Raises ChunkDamaged."""
+    """Return the jobs of a chunk's body, and which of their fields the body contains. Raises ChunkDamaged."""
     content = memoryview(body)[_CHECK_BYTES:]
     if crc32(content) != int.from_bytes(body[:_CHECK_BYTES], "little"):
         raise ChunkDamaged
     columns = _unpack(content)
     if len(columns) == 1:
         return [NewJob(data) for data in columns["data"]], columns.keys()
-    # Fields in their order, up to the last that is given: naming each of them would take longer than the rest.
+    # Fields in their order, up to the last given one: passing each of them by name would be slower than all other steps.
     last = max(_FIELDS.index(name) for name in columns)
     values = [columns[name] if name in columns else _DEFAULTS[name] for name in _FIELDS[: last + 1]]
     every = zip(*(value if type(value) is list else repeat(value) for value in values), strict=False)

@@ -2,9 +2,9 @@
 
 Two readings, never mixed in one comparison:
 
-* ``now_ms``    the wall clock. Everything a user can see or set: creation, due times, time-to-live, history.
-* ``steady_ms`` never jumps, and no one can set it. Everything that measures how long somebody has been silent: leases,
-  timeouts, rate limits. A store goes on with the reading it had before a restart: see ``Continued``, ADR 14.
+* ``now_ms``    the wall clock. All times that users can see or set: creation, due times, time-to-live, history.
+* ``steady_ms`` never jumps, and cannot be set. All times that measure silence or duration: leases, timeouts, rate limits.
+    A store continues from the reading it had before a restart: see ``Continued``, ADR 14.
 """
 
 from __future__ import annotations
@@ -25,49 +25,52 @@ T = TypeVar("T")
 
 
 class Alarm(Protocol):
-    """A call booked for later; cancelling twice, or after it rang, is fine."""
+    """A call that is scheduled for later. Cancelling twice, or after the call, is allowed."""
 
     def cancel(self) -> None:
-        """Forget the booking."""
+        """Cancel the call."""
 
 
 class Boot(NamedTuple):
     """A start of the machine."""
 
-    identity: str  #: tells it from other starts, and other machines; empty where the system does not tell
-    age_ms: int  #: how long ago it was, time asleep included
+    identity: str  #: differs from other starts and other machines; empty where the system has no such identity
+    age_ms: int  #: time since the start, including sleep
 
 
 class Clock(Protocol):
-    """What the engine may know about time."""
+    """The times that the engine may read."""
 
     def now_ms(self) -> int:
         """Return the wall clock in milliseconds since 1970 (UTC). May jump."""
 
     def steady_ms(self) -> int:
-        """Return milliseconds that only ever grow at the pace of real time while this process lives."""
+        """Return milliseconds that only grow, at the pace of real time, while this process lives."""
 
     def boot(self) -> Boot:
-        """Return which start of the machine this is. Its age grows with ``steady_ms``, and on through other processes."""
+        """Return the current start of the machine. Its age grows with ``steady_ms``, and continues in other processes."""
 
     def stopwatch(self) -> float:
-        """Return seconds with the finest resolution there is, for measuring how long something took."""
+        """Return seconds with the finest available resolution, to measure durations."""
 
     def call_at(self, steady_ms: int, callback: Callable[[], None]) -> Alarm:
-        """Call back once when ``steady_ms()`` has reached the given moment, at once if it already has."""
+        """Call a function once when ``steady_ms()`` has reached the given moment; at once if it already has."""
 
 
-#: Counts the time since the machine was started, that asleep included where the system counts it.
+#: Counts the time since the machine was started, including sleep where the system counts it.
 _AGE_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def _age_ns() -> int:
-    """Return the time since the machine was started."""
+    """Return the time since the start of the machine."""
     return time.clock_gettime_ns(_AGE_CLOCK)
 
 
 def _boot_identity() -> str:
-    """A container may have a count of its own: it is named, too."""
+    """Return the identity of the machine's start.
+
+    A container may have its own clock, so the container is part of the identity.
+    """
     try:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         count = Path("/proc/self/ns/time")
@@ -92,22 +95,22 @@ class SystemClock:
         return (_age_ns() + self._offset_ns) // 1_000_000
 
     def boot(self) -> Boot:
-        """Return which start of the machine this is."""
+        """Return the current start of the machine."""
         return Boot(_boot_identity(), _age_ns() // 1_000_000)
 
-    #: Return seconds of the performance counter. The function itself, because it is asked before each command over RESP.
+    #: Return seconds of the performance counter. This is the function itself, because every RESP command calls it.
     stopwatch = staticmethod(time.perf_counter)
 
     def call_at(self, steady_ms: int, callback: Callable[[], None]) -> Alarm:
-        """Book a call on the event loop."""
+        """Schedule a call on the event loop."""
         return self._loop.call_later(max(0, steady_ms - self.steady_ms()) / 1000, callback)
 
 
 class ManualClock:
-    """A clock that stands still until it is told to move: for tests and simulations.
+    """A clock that only moves when a method moves it: for tests and simulations.
 
-    ``advance`` moves both readings together and rings every alarm on the way at its own moment; ``jump_wall`` moves only
-    the wall clock, as a correction by the system administrator would. ``identity``: of the start of its machine.
+    ``advance`` moves both readings together and makes each scheduled call at its own moment. ``jump_wall`` moves only the
+    wall clock, like a correction by the system administrator. ``identity``: of the start of its machine.
     """
 
     def __init__(self, now_ms: int = 1_800_000_000_000, *, identity: str = "manual") -> None:
@@ -126,7 +129,7 @@ class ManualClock:
         return self._steady
 
     def boot(self) -> Boot:
-        """Return a machine that was started when the steady clock was at 0."""
+        """Return a machine that was started when the steady clock was 0."""
         return Boot(self._identity, self._steady)
 
     def stopwatch(self) -> float:
@@ -134,17 +137,17 @@ class ManualClock:
         return self._steady / 1000
 
     def call_at(self, steady_ms: int, callback: Callable[[], None]) -> Alarm:
-        """Book a call; it rings during ``advance``."""
+        """Schedule a call, which ``advance`` makes."""
         alarm = _ManualAlarm(callback)
         heapq.heappush(self._alarms, (max(steady_ms, self._steady), next(self._order), alarm))
         return alarm
 
     def jump_wall(self, ms: int) -> None:
-        """Step the wall clock forwards or backwards without any real time passing."""
+        """Move the wall clock forwards or backwards; no real time passes."""
         self._now += ms
 
     async def advance(self, ms: int) -> None:
-        """Let ``ms`` of real time pass, ringing alarms in order and letting the loop react to each."""
+        """Let ``ms`` of real time pass. Scheduled calls are made in order, and the event loop runs after each of them."""
         target = self._steady + ms
         await settle()
         while self._alarms and self._alarms[0][0] <= target:
@@ -172,7 +175,7 @@ class _ManualAlarm:
 
 
 class Continued:
-    """A clock whose steady reading goes on from where a store has left it: it is ``ahead_ms`` ahead of the local one."""
+    """A clock whose steady reading continues from the one in a store: it is ``ahead_ms`` ahead of the local one."""
 
     def __init__(self, local: Clock, ahead_ms: int) -> None:
         self._local = local
@@ -186,27 +189,30 @@ class Continued:
         return self._local.steady_ms() + self._ahead_ms
 
     def call_at(self, steady_ms: int, callback: Callable[[], None]) -> Alarm:
-        """Book a call by the local clock."""
+        """Schedule a call by the local clock."""
         return self._local.call_at(steady_ms - self._ahead_ms, callback)
 
 
 def work_s() -> float:
-    """Return seconds of the performance counter: how long work takes depends on the machine, whatever clock a test has."""
+    """Return seconds of the performance counter.
+
+    The duration of work depends on the machine, even if a test uses another clock.
+    """
     return time.perf_counter()
 
 
 def call_after_work(seconds: float, call: Callable[[], None]) -> asyncio.TimerHandle:
-    """Call something after so many seconds of the performance counter, whatever clock a test has."""
+    """Call a function after some seconds of the performance counter, even if a test uses another clock."""
     return asyncio.get_running_loop().call_later(seconds, call)
 
 
 def rest_in_thread() -> None:
-    """Give the interpreter's lock to the event loop. For threads, which otherwise keep it for up to 5 ms at a time."""
+    """Release the interpreter's lock for the event loop. For threads, which otherwise hold it for up to 5 ms at a time."""
     time.sleep(limits.share_read_pause_ms / 1_000)
 
 
 async def pause(clock: Clock, ms: int) -> None:
-    """Wait for a while by a clock; given up like anything else that is awaited."""
+    """Wait for some time by a clock. Cancelling works as with any other awaitable."""
     rung: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def ring() -> None:
@@ -221,7 +227,7 @@ async def pause(clock: Clock, ms: int) -> None:
 
 
 async def within(clock: Clock, ms: int, work: Coroutine[Any, Any, T]) -> T:
-    """Return what ``work`` returns, or end it after ``ms`` and raise TimeoutError."""
+    """Return the result of ``work``; after ``ms``, cancel it and raise TimeoutError."""
     task = asyncio.ensure_future(work)
     late = False
 
@@ -233,7 +239,7 @@ async def within(clock: Clock, ms: int, work: Coroutine[Any, Any, T]) -> T:
     alarm = clock.call_at(clock.steady_ms() + ms, ring)
     try:
         await asyncio.wait({task})
-    finally:  # also if whoever waits here is told to stop
+    finally:  # also if the caller is cancelled
         alarm.cancel()
         task.cancel()
     if late and task.cancelled():
@@ -242,13 +248,16 @@ async def within(clock: Clock, ms: int, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def settle(rounds: int = 25) -> None:
-    """Give the event loop a few turns, so that what is already under way can happen. No time passes."""
+    """Yield to the event loop several times, so that tasks that are ready can run. No time passes."""
     for _ in range(rounds):
         await asyncio.sleep(0)
 
 
 class TimeSlice:
-    """Bounds how long one loop holds the event loop: ask ``is_over`` after each step, and ``rest`` when it is."""
+    """A limit for the time that one loop occupies the event loop.
+
+    Check ``is_over`` after each step, and call ``rest`` when it is true.
+    """
 
     __slots__ = ("_clock", "_ends_at")
 
@@ -257,16 +266,16 @@ class TimeSlice:
         self.begin()
 
     def begin(self) -> None:
-        """Begin anew."""
+        """Start a new slice."""
         self._ends_at = self._clock.stopwatch() + limits.slice_ms / 1_000
 
     @property
     def is_over(self) -> bool:
-        """Tell whether it has lasted ``limits.slice_ms``."""
+        """Return whether the slice has lasted ``limits.slice_ms``."""
         return self._clock.stopwatch() >= self._ends_at
 
     async def rest(self) -> None:
-        """Let others go on, if it is over, and begin anew."""
+        """If the slice is over, yield to other tasks and start a new slice."""
         if self.is_over:
             await settle(1)
             self.begin()

@@ -1,7 +1,7 @@
-"""Jobs that wait for other jobs. What the end of one means for those that need it, as pure functions.
+"""Dependencies between jobs: what the end of a job means for the jobs that need it, as pure functions.
 
-A dependency is one row: this job needs that one. It is open as long as it keeps its job from running. Failing is not the end of
-it: a needed job that is brought back from the dead and then completes fulfils it after all.
+A dependency is one row: one job needs another. It is open while it keeps its job from running. A failure does not end a
+dependency for ever: if the needed job is retried as a dead letter and completes, the dependency is fulfilled.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 class Need(IntEnum):
-    """Where a dependency stands. Numbers are stored; the open ones come first, up to FAILED."""
+    """The state of a dependency. Numbers are stored; the open states come first, up to FAILED."""
 
     PENDING = 0  #: the needed job has not ended
-    FAILED = 1  #: it is dead or gone, and nothing else was agreed
+    FAILED = 1  #: it is dead or deleted, and no other policy was set
     DONE = 2  #: it completed
-    IGNORED = 3  #: it failed, which was agreed not to matter; the error is kept
-    DROPPED = 4  #: it failed, and the dependency was agreed to be dropped
-    CONTINUED = 5  #: it failed, and the job that needs it was agreed to run at once; the error is kept
+    IGNORED = 3  #: it failed, and the policy ignores that; the error is kept
+    DROPPED = 4  #: it failed, and the policy drops the dependency
+    CONTINUED = 5  #: it failed, and the policy lets the dependent job run at once; the error is kept
 
     @property
     def is_open(self) -> bool:
-        """Tell whether it keeps its job from running."""
+        """Whether it keeps its job from running."""
         return self <= Need.FAILED
 
 
@@ -39,73 +39,73 @@ class Dependency(NamedTuple):
     job: int
     needs: int
     state: Need
-    name: str  #: how users know the needed job
+    name: str  #: id of the needed job, as clients use it
     result: bytes | None = None
     error: str | None = None
 
 
 class NeedCount(NamedTuple):
-    """How many dependencies a job has."""
+    """Numbers of dependencies of a job."""
 
-    open: int  #: keep it from running
+    open: int  #: those that keep it from running
     done: int  #: those whose needed job completed
     total: int
 
 
 class JobEnd(NamedTuple):
-    """How a job ended that others need, with all that has to be told to them.
+    """The end of a job that others need, with all data that the dependent jobs receive.
 
-    Those that cannot be told in the transaction of the end are told later: until then it is kept. They are told in the order
-    of their ids, so ``after`` is all that has to be remembered of what was done.
+    Dependent jobs that the transaction of the end does not update are updated later; the end is kept until then. They are
+    updated in the order of their ids, so ``after`` is enough to record the progress.
     """
 
-    serial: int  #: grows from end to end. Jobs with a higher id were pushed later and are not concerned
+    serial: int  #: grows from end to end. Jobs with a higher id were pushed later and are not affected
     job: int
-    state: Need  #: where the dependencies on it stand now
+    state: Need  #: the new state of the dependencies on it
     buries: bool = False  #: see Consequence
     frees: bool = False  #: see Consequence
-    inherited: bool = False  #: it failed because a job failed that it needed itself, which is what the error speaks of
-    error: str | None = None  #: why it failed; None: it did not
+    inherited: bool = False  #: it failed because a job that it needed failed; the error names that job
+    error: str | None = None  #: why it failed; None: it did not fail
     result: bytes | None = None
-    after: int = 0  #: id of the last job that was told
+    after: int = 0  #: id of the last job that was updated
 
     @property
     def failed(self) -> bool:
-        """Tell whether it failed."""
+        """Whether the job failed."""
         return self.error is not None
 
     @property
     def weight(self) -> int:
-        """Return about how many bytes telling one job writes."""
+        """Return approximately how many bytes the update of one dependent job writes."""
         return len(self.result or b"") + 3 * len(self.error or "")  # with the dependency, the job and the journal
 
 
 class Afar(NamedTuple):
-    """A job of another shard that is needed, as it was found there."""
+    """A needed job of another shard, in the state in which it was found there."""
 
-    name: str  #: how users know it
-    end: JobEnd  #: how it has ended; PENDING if it has not
+    name: str  #: its id, as clients use it
+    end: JobEnd  #: how it ended; PENDING if it has not ended
 
 
 class Relay(NamedTuple):
-    """An end that is to be told to another shard, where jobs need the one that has ended."""
+    """An end that is to be delivered to another shard, where jobs need the job that ended."""
 
-    shard: int  #: to be told
+    shard: int  #: the shard that receives it
     end: JobEnd
-    spared: int  #: id of the job there that does not need it any more, however it ended; 0: there is none
-    asked_at: int  #: wall clock, ms: when that shard last asked to be told
-    told: int  #: how often it was told already
+    spared: int  #: id of the job there that no longer needs it, however it ended; 0: none
+    asked_at: int  #: wall clock, ms: when that shard last asked for the end
+    told: int  #: number of deliveries so far
 
 
 class Consequence(NamedTuple):
-    """What the end of a needed job means: where the dependency stands now, and what becomes of the job that needed it."""
+    """The effect of a needed job's end: the new state of the dependency, and what happens to the dependent job."""
 
     state: Need
-    buries: bool = False  #: the job that needed it is dead now
-    frees: bool = False  #: it may run now, whatever else it needs
+    buries: bool = False  #: the dependent job becomes dead
+    frees: bool = False  #: the dependent job may run now, even if it needs other jobs
 
 
-#: What a producer can agree on for the case that a job fails, first match wins.
+#: The failure policies that a producer can set; the first match applies.
 POLICIES: Final[tuple[tuple[int, Consequence], ...]] = (
     (JobFlag.FAIL_PARENT, Consequence(Need.FAILED, buries=True)),
     (JobFlag.CONTINUE_PARENT, Consequence(Need.CONTINUED, frees=True)),
@@ -119,7 +119,10 @@ _FAILURES = (Arrow.BURY, Arrow.BURY_REMOVE, Arrow.STALL_BURY, Arrow.STALL_REMOVE
 
 
 def standing(needed: Job, result: bytes | None) -> JobEnd:
-    """Say how a job stands that somebody begins to need: PENDING as long as it lives; ``result``: if it has completed."""
+    """Return the state of a new dependency on a job: PENDING while the job is unfinished.
+
+    ``result``: set if it has completed.
+    """
     if needed.state == State.COMPLETED:
         return JobEnd(0, needed.id, Need.DONE, result=result)
     if needed.state != State.DEAD:
@@ -130,12 +133,12 @@ def standing(needed: Job, result: bytes | None) -> JobEnd:
 
 
 def vanished(job_id: int) -> JobEnd:
-    """Say what it means that a needed job is gone and nobody has told how it ended."""
+    """Return the end of a needed job that was deleted without a recorded end."""
     return JobEnd(0, job_id, Need.FAILED, error="the job was gone before it completed")
 
 
 def end_of(needed: Job, arrow: Arrow, serial: int, result: bytes | None) -> JobEnd:
-    """Say what the end of a needed job means for those that need it; ``result`` is what its worker answered."""
+    """Return the end of a job, for the jobs that need it. ``result``: of its worker."""
     if arrow in _COMPLETIONS:
         return JobEnd(serial, needed.id, Need.DONE, result=result)
     state, buries, frees = after_failure(needed)
@@ -144,22 +147,22 @@ def end_of(needed: Job, arrow: Arrow, serial: int, result: bytes | None) -> JobE
 
 
 def why_failed(needed: Job, arrow: Arrow | None = None) -> str:
-    """Say in short why a job failed: one that is dead, or has gone along an arrow without having completed."""
+    """Return in short why a job failed: a dead one, or one that took an arrow which does not complete it."""
     details = details_of(needed)
     if arrow is Arrow.DISCARD or (arrow is None and details.reason == DeathReason.DISCARDED):
         return "the job was discarded"
     if arrow is None or arrow in _FAILURES:
-        return (details.error or "the job failed, and nobody said why")[: limits.flow_error_chars_max]
+        return (details.error or "the job failed without an error text")[: limits.flow_error_chars_max]
     return f"the job was gone before it completed ({arrow})"
 
 
 def blame(end: JobEnd, name: str) -> str:
-    """Say why a job is dead because of one that it needed. Along a chain it is always the first that failed who is named."""
+    """Return the error of a job that is dead because of a needed job. In a chain, it always names the first job that failed."""
     return end.error or "" if end.inherited else f"Child job {name} failed: {end.error}"
 
 
 def after_failure(needed: Job) -> Consequence:
-    """Decide what the failure of a needed job means for those that need it."""
+    """Return what the failure of a needed job means for the jobs that need it."""
     for flag, consequence in POLICIES:
         if needed.has(flag):
             return consequence

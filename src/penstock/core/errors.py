@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class PenstockError(Exception):
-    """Something went wrong inside the server; the log says what."""
+    """Something went wrong inside the server; the log has the details."""
 
     code = "internal"
 
@@ -21,7 +21,7 @@ class PenstockError(Exception):
         super().__init__(message or " ".join((type(self).__doc__ or "").split()))
 
 
-# What the caller can mend.
+# Errors that the caller can correct.
 
 
 class InvalidInput(PenstockError):
@@ -55,7 +55,7 @@ class BodyTooSlow(PenstockError):
 
 
 class TargetTooLong(PenstockError):
-    """The path or the query string is too long. Use shorter names, or send what is long in the body."""
+    """The path or the query string is too long. Use shorter names, or send long values in the body."""
 
     code = "target_too_long"
 
@@ -67,13 +67,13 @@ class FrameTooLarge(InvalidInput):
 
 
 class ProtocolError(InvalidInput):
-    """What arrived is not the protocol that is spoken here. Nothing behind it can be understood."""
+    """The received data does not follow the protocol of this port. The data after it cannot be read."""
 
     code = "protocol_error"
 
     def __init__(self, message: str | None = None, *, silent: bool = False) -> None:
         super().__init__(message)
-        self.silent = silent  #: whoever sent it is not to be told: it speaks another protocol
+        self.silent = silent  #: no error is sent to the client, because it uses another protocol
 
 
 class Unauthorized(PenstockError):
@@ -89,7 +89,7 @@ class OriginRefused(PenstockError):
 
 
 class HostRefused(PenstockError):
-    """This is not known to be a name of this server. Add it to allowed_hosts."""
+    """This is not a known host name of this server. Add it to allowed_hosts."""
 
     code = "host_refused"
 
@@ -169,19 +169,19 @@ class JournalGone(PenstockError):
 
 
 class HistoryReplaced(PenstockError):
-    """The journal is not the one that was read before: it is of another server, or its store was emptied or restored."""
+    """The journal is not the one that was read before: it belongs to another server, or its store was emptied or restored."""
 
     code = "history_replaced"
 
 
 class LakeUnset(PenstockError):
-    """This server knows of no lake. Build one with: penstock pipeline run --lake DIR. Then set lake (PENSTOCK_LAKE) to it."""
+    """This server has no lake. Build one with: penstock pipeline run --lake DIR. Then set lake (PENSTOCK_LAKE) to it."""
 
     code = "lake_unset"
 
 
 class LakeNotFound(PenstockError):
-    """There is no lake where the setting lake (PENSTOCK_LAKE) says. Build it with: penstock pipeline run --lake DIR."""
+    """There is no lake at the path in the setting lake (PENSTOCK_LAKE). Build it with: penstock pipeline run --lake DIR."""
 
     code = "lake_not_found"
 
@@ -199,7 +199,7 @@ class MethodRefused(PenstockError):
 
     def __init__(self, message: str | None = None, *, allow: str = "GET") -> None:
         super().__init__(message)
-        self.allow = allow  #: the methods that are, with commas between them
+        self.allow = allow  #: the allowed methods, with commas between them
 
 
 class HeadRefused(MethodRefused):
@@ -217,13 +217,13 @@ class WrongState(PenstockError):
 
 
 class NothingToAwait(PenstockError):
-    """The job waits for nothing: none of the jobs that it depends on is open. It is still yours, go on with it."""
+    """The job waits for nothing: none of the jobs that it depends on is open. You still have its lease; continue with it."""
 
     code = "nothing_to_await"
 
 
 class StaleLease(PenstockError):
-    """The lease token is not the latest one of this job: somebody else may be working on it. Drop the result."""
+    """The lease token is not the latest one of this job: another worker may have it. Drop the result."""
 
     code = "stale_lease"
 
@@ -235,7 +235,7 @@ class JobQuarantined(PenstockError):
 
 
 class QueueFull(RateLimited):
-    """The queue holds as many messages as it may. Consume some, or publish later."""
+    """The queue has its maximum number of messages. Consume some, or publish later."""
 
     code = "queue_full"
 
@@ -321,34 +321,34 @@ class NamespaceLimit(TooMany):
 
 
 class NameContested(PenstockError):
-    """Other requests are giving the same jobId on another shard right now. Nothing was stored. Retry in a moment."""
+    """Other requests use the same jobId on another shard at the same time. Nothing was stored. Retry in a moment."""
 
     code = "name_contested"
 
     def __init__(self, message: str | None = None, *, withdrawn: frozenset[int] = frozenset()) -> None:
         super().__init__(message)
-        self.withdrawn = withdrawn  #: tickets that are of no use any more, see core.names
+        self.withdrawn = withdrawn  #: tickets that are no longer used, see core.names
 
 
 class PartlyDone(PenstockError):
-    """Something that is done in slices was interrupted. What was done stays done; do it again for the rest."""
+    """The operation was interrupted between its steps. Completed steps are kept; repeat it for the rest."""
 
     code = "partly_done"
 
 
 class PartlyPushed(PartlyDone):
-    """A shard was lost while jobs were being pushed to several. Push those again that are not stored."""
+    """A shard was lost during a push to several shards. Push again the jobs that are not stored."""
 
     def __init__(self, message: str, stored: Sequence[Sequence[int | None]]) -> None:
         super().__init__(message)
         self.stored = stored  #: ids of the jobs of each part, in order; None: not stored, or not known to be
 
 
-# What the operator can mend.
+# Errors that the operator can correct.
 
 
 class RowChanged(PenstockError):
-    """A stored job was not what it had been read as a moment before. Nothing was stored; trying again may help."""
+    """A stored job has changed since it was read. Nothing was stored; a retry may help."""
 
     code = "row_changed"
 
@@ -360,7 +360,7 @@ class StorageFull(PenstockError):
 
     def __init__(self, message: str | None = None, *, room_made: bool = False) -> None:
         super().__init__(message)
-        self.room_made = room_made  #: some was given back from the reserve: what needs little may be tried again
+        self.room_made = room_made  #: some of the reserve was released: small writes may be tried again
 
 
 class StorageFailed(PenstockError):
@@ -370,35 +370,35 @@ class StorageFailed(PenstockError):
 
 
 class OutcomeUnknown(PenstockError):
-    """The disk failed while this was being made durable: it may or may not have happened."""
+    """The disk failed while the change was being made durable: it may or may not have happened."""
 
     code = "outcome_unknown"
 
     def with_advice(self, advice: str) -> OutcomeUnknown:
-        """Return the same error with what to do about it, which depends on what was asked for."""
+        """Return the same error with the given advice, which depends on the request."""
         return OutcomeUnknown(f"{self} {advice}")
 
 
 class FastPathFailed(PenstockError):
-    """Redis does not answer, or has lost something. Nothing is missing: the database has it all."""
+    """Redis does not answer, or has lost data. Nothing is missing: the database has all of it."""
 
     code = "fast_path_failed"
 
 
 class SpoolFull(PenstockError):
-    """What was asked for does not fit into the spool. Ask for less at once, or raise PENSTOCK_BULK_SPOOL_BYTES."""
+    """The result does not fit into the spool. Request less at once, or raise PENSTOCK_BULK_SPOOL_BYTES."""
 
     code = "spool_full"
 
 
 class BulkMemory(PenstockError):
-    """This needs more memory than a bulk process may use. Send or ask for less at once, or raise PENSTOCK_BULK_MEMORY_BYTES."""
+    """This needs more memory than a bulk process may use. Send or request less at once, or raise PENSTOCK_BULK_MEMORY_BYTES."""
 
     code = "bulk_memory"
 
 
 class BulkFailed(PenstockError):
-    """The process that reads in bulk ended in the middle of it; the log may say why. Retry in a moment."""
+    """The bulk process ended during the read; the log may have the reason. Retry in a moment."""
 
     code = "bulk_failed"
 
@@ -434,7 +434,7 @@ class RebalanceRefused(PenstockError):
 
 
 class KeysUnavailable(PenstockError):
-    """The keys that tokens are checked with cannot be fetched now; the log says why. Retry in a moment."""
+    """The keys that tokens are checked with cannot be fetched now; the log has the reason. Retry in a moment."""
 
     code = "keys_unavailable"
 
@@ -452,7 +452,7 @@ class StoreLocked(PenstockError):
 
 
 class BackupInvalid(PenstockError):
-    """A backup is damaged, incomplete, or none."""
+    """The backup is damaged, incomplete, or not a backup."""
 
     code = "backup_invalid"
 

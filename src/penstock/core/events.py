@@ -1,8 +1,8 @@
-"""The events of the journal: what kinds there are, and what each carries.
+"""The events of the journal: their kinds, and the fields of each kind.
 
 An event is one flat tuple ``(kind, queue, job id, custom id, *fields)``; FIELDS names the fields. All events of one commit
-share its time, so an event carries no time of its own. Those that end an attempt carry every timestamp of it, so that
-history can be read without looking anything up.
+have its time, so an event does not have a separate time. An event that ends an attempt contains all timestamps of the
+attempt, so that readers of the history need no other data.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class EventKind(IntEnum):
-    """Numbers are stored: never change one, only add."""
+    """The kinds of events. Numbers are stored: never change one, only add."""
 
     JOB_PUSHED = 1
     JOB_ACTIVE = 2
@@ -36,10 +36,10 @@ class EventKind(IntEnum):
     JOB_DELAY_CHANGED = 14
     JOB_EXPIRED = 15
     JOB_WAITING = 16  # a delayed job became due
-    JOB_RELEASED = 17  # a worker gave it back untouched
+    JOB_RELEASED = 17  # a worker released it unchanged
     JOB_QUARANTINED = 18
-    JOB_DUPLICATED = 19  # a push was answered with it, because it has the push's unique key
-    JOB_WAITING_CHILDREN = 20  # its worker has parked it until the jobs that it needs have ended
+    JOB_DUPLICATED = 19  # a push returned this job, because it has the push's unique key
+    JOB_WAITING_CHILDREN = 20  # its worker parked it until the jobs that it needs have ended
 
     QUEUE_PAUSED = 30
     QUEUE_RESUMED = 31
@@ -101,14 +101,14 @@ class EventKind(IntEnum):
 
     @property
     def wire_name(self) -> str:
-        """The name users see: ``job:priority-changed``."""
+        """The name that clients see: ``job:priority-changed``."""
         category, _, action = self.name.lower().partition("_")
         return f"{category}:{action.replace('_', '-')}"
 
 
 _ATTEMPT: Final = ("attempts", "created_at", "run_at", "started_at", "size")
 
-#: What an event says of its job, by the names of the job's fields. A "note" of the caller (an error text, a count) comes last.
+#: The fields of its job that an event contains. A "note" of the caller (an error text, a count) comes last.
 JOB_FIELDS: Final[dict[EventKind, tuple[str, ...]]] = {
     EventKind.JOB_PUSHED: ("priority", "run_at", "size"),
     EventKind.JOB_ACTIVE: ("attempts", "run_at", "token"),
@@ -117,7 +117,7 @@ JOB_FIELDS: Final[dict[EventKind, tuple[str, ...]]] = {
     EventKind.JOB_STALLED: _ATTEMPT,
     EventKind.JOB_RELEASED: _ATTEMPT,
     EventKind.JOB_DELAYED: ("run_at",),
-    EventKind.JOB_RETRIED: ("run_at", "attempts"),  # none: a completed job is run again
+    EventKind.JOB_RETRIED: ("run_at", "attempts"),  # no run_at: a completed job is run again
     EventKind.JOB_DELAY_CHANGED: ("run_at",),
     EventKind.JOB_PRIORITY_CHANGED: ("priority",),
     EventKind.JOB_DATA_UPDATED: ("size",),
@@ -126,7 +126,7 @@ JOB_FIELDS: Final[dict[EventKind, tuple[str, ...]]] = {
     EventKind.DLQ_ADDED: ("attempts",),
 }
 
-#: What the caller adds, for the kinds where there is something to add.
+#: The value that the caller adds, for the kinds that have one.
 NOTES: Final[dict[EventKind, str]] = {
     EventKind.JOB_FAILED: "error",
     EventKind.JOB_STALLED: "error",
@@ -137,7 +137,7 @@ NOTES: Final[dict[EventKind, str]] = {
     EventKind.DLQ_RETRY_ALL: "count",
     EventKind.DLQ_PURGED: "count",
     EventKind.QUEUE_DRAINED: "count",
-    EventKind.QUEUE_CLEANED: "cleaned",  # which states, by number, and how many jobs
+    EventKind.QUEUE_CLEANED: "cleaned",  # the states, by number, and the number of jobs
     EventKind.RATELIMIT_SET: "max",
     EventKind.CONCURRENCY_SET: "concurrency",
     EventKind.CONFIG_STALL_CHANGED: "config",
@@ -145,21 +145,22 @@ NOTES: Final[dict[EventKind, str]] = {
     EventKind.CONFIG_MODE_CHANGED: "mode",
 }
 
-#: When the attempt that ended was due. ``run_at`` of the same event is when the next one is due, if there is one. It is no
-#: field of a job: the caller reads ``run_at`` before the job moves on.
+#: When the attempt that ended was due. ``run_at`` of the same event is when the next attempt is due, if there is one. It is
+#: not a field of a job: the caller reads ``run_at`` before the transition.
 DUE_AT: Final = "due_at"
 
-#: What an event says of its job after the note, because it came later: events that are stored have no other places for it.
+#: Fields that come after the note, because they were added later: the fields of stored events cannot move.
 LATER: Final[dict[EventKind, tuple[str, ...]]] = {
-    EventKind.JOB_REMOVED: ("finished_at",),  # none: it was not finished, and so it is missed
+    EventKind.JOB_REMOVED: ("finished_at",),  # no value: the job was not finished, so the field is missing
     EventKind.JOB_FAILED: (DUE_AT,),
     EventKind.JOB_STALLED: (DUE_AT,),
     EventKind.JOB_RELEASED: (DUE_AT,),
 }
-#: Kinds that need ``due_at`` from the caller. ``job:completed`` does not: nothing changes the ``run_at`` of a job that is done.
+#: Kinds that need ``due_at`` from the caller. ``job:completed`` does not, because the ``run_at`` of a completed job does not
+#: change.
 DUE_KINDS: Final = frozenset(kind for kind, fields in LATER.items() if DUE_AT in fields)
 
-#: Kinds that are about no job: their note is the whole payload that users see, a mapping.
+#: Kinds without a job: their note is the whole payload that clients see, a mapping.
 PAYLOAD_KINDS: Final = frozenset(kind for kind in EventKind if kind >= EventKind.CRON_CREATED) | {
     EventKind.QUEUE_COUNTS,
     EventKind.QUEUE_IDLE,
@@ -180,7 +181,7 @@ FIELDS: Final[dict[EventKind, tuple[str, ...]]] = {
 
 
 _WHO: Final = ("queue", "id", "custom_id")
-#: One look at a job gives all an event says of it.
+#: Reads all fields of an event from a job in one call.
 _read = {kind: attrgetter(*_WHO, *JOB_FIELDS.get(kind, ())) for kind in EventKind}
 _number = {kind: kind.value for kind in EventKind}
 
@@ -189,7 +190,7 @@ Event = tuple[Any, ...]
 
 
 def job_event(kind: EventKind, job: Job, note: object = None, due_at: int | None = None) -> Event:
-    """Describe what has just happened to a job. ``due_at``: its ``run_at`` before that happened, see DUE_KINDS."""
+    """Return the event of a transition of a job. ``due_at``: its ``run_at`` before the transition, see DUE_KINDS."""
     event = (_number[kind], *_read[kind](job))
     if kind in NOTES:
         event = (*event, note)
@@ -199,7 +200,7 @@ def job_event(kind: EventKind, job: Job, note: object = None, due_at: int | None
 
 
 def job_events(kind: EventKind, jobs: Sequence[Job], due_at: Sequence[int] = ()) -> list[Event]:
-    """Describe what has just happened to several jobs, for a kind that needs no note. ``due_at``: one a job, see DUE_KINDS."""
+    """Return the events of transitions of several jobs, for a kind without a note. ``due_at``: one per job, see DUE_KINDS."""
     number, read = _number[kind], _read[kind]
     if kind in DUE_KINDS:
         return [(number, *read(job), due) for job, due in zip(jobs, due_at, strict=True)]
@@ -207,5 +208,5 @@ def job_events(kind: EventKind, jobs: Sequence[Job], due_at: Sequence[int] = ())
 
 
 def queue_event(kind: EventKind, queue: int, note: object = None, *, namespace: str | None = None) -> Event:
-    """Describe what has just happened to a queue; or, with queue 0, to a namespace."""
+    """Return the event of a change of a queue or, with queue 0, of a namespace."""
     return (_number[kind], queue, 0, namespace, note) if kind in NOTES else (_number[kind], queue, 0, namespace)

@@ -1,6 +1,6 @@
-"""Pause, concurrency and rate limit of one group of a queue: which of its waiting jobs may be claimed.
+"""Pause, concurrency and rate limit of a group of a queue: which of its waiting jobs may be claimed.
 
-Pure functions of what is stored and of the time. All moments are on the count that leases go by, in ms.
+These are pure functions of the stored limits and the time. All moments are on the clock of leases, in ms.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ CONCURRENCY_DEFAULT: Final = 1
 
 
 class Room(NamedTuple):
-    """How many waiting jobs of a group may stand ready: ``at_once`` less the active ones, and ``more`` at most."""
+    """How many waiting jobs of a group may be ready: ``at_once`` less the active ones, and ``more`` at most."""
 
     at_once: int
     more: int
 
 
-#: Of a group that nothing was set of.
+#: The room of a group without limits.
 ROOM_DEFAULT: Final = Room(CONCURRENCY_DEFAULT, CONCURRENCY_DEFAULT)
 
 
 class GroupDefaults(msgspec.Struct, frozen=True):
-    """What workers ask for the groups of a queue of which the same is not set. Kept in the settings of the queue."""
+    """Limits that workers request for groups of a queue without limits of their own. Stored in the settings of the queue."""
 
     concurrency: int | None = None  #: jobs of each group that may be active at once; None: CONCURRENCY_DEFAULT
     rate_limit: int | None = None  #: jobs of each group that may be claimed within ``rate_window_ms``
     rate_window_ms: int = limits.SECOND_MS
-    until: int = 0  #: wall clock, ms: when they end, unless a worker asks again
+    until: int = 0  #: wall clock, ms: when they end, unless a worker requests them again
 
     def joined(self, asked: GroupDefaults, now_ms: int) -> GroupDefaults:
-        """Return the defaults after a worker asked for some at a moment: of each, the stricter one.
+        """Return the defaults after a worker requested some: the stricter one of each.
 
-        The same is returned if nothing has to be written: these are at least as strict, and do not end soon.
+        Returns the same object if nothing has to be written: these are at least as strict, and do not end soon.
         """
         if now_ms >= self.until:
             return msgspec.structs.replace(asked, until=now_ms + limits.group_defaults_ms)
@@ -56,7 +56,7 @@ class GroupDefaults(msgspec.Struct, frozen=True):
         return GroupDefaults(concurrency, *rate, until=until)
 
     def is_slower_than(self, other: GroupDefaults) -> bool:
-        """Tell whether the rate limit lets fewer jobs through than another one, over a long time."""
+        """Return whether the rate limit allows fewer jobs than another one, over a long time."""
         if self.rate_limit is None:
             return False
         if other.rate_limit is None:
@@ -65,34 +65,34 @@ class GroupDefaults(msgspec.Struct, frozen=True):
 
 
 class GroupLimits(msgspec.Struct, frozen=True):
-    """What was set of a group, and how much of its rate limit is used up. The order of the fields is stored."""
+    """The limits of a group, and how much of its rate limit is used. The order of the fields is stored."""
 
     paused: bool = False
     concurrency: int | None = None  #: jobs that may be active at once; None: CONCURRENCY_DEFAULT
-    rate_limit: int | None = None  #: jobs that may be claimed within ``rate_window_ms``; None: as many as there are
+    rate_limit: int | None = None  #: jobs that may be claimed within ``rate_window_ms``; None: no limit
     rate_window_ms: int = limits.SECOND_MS
-    window_at: int | None = None  #: when the present window began, with its first claim
+    window_at: int | None = None  #: when the current window began, with its first claim
     taken: int = 0  #: jobs claimed in that window
-    held_until: int | None = None  #: no job may be claimed before
+    held_until: int | None = None  #: no job may be claimed before this moment
 
     @property
     def is_set(self) -> bool:
-        """Tell whether something was set of the group."""
+        """Whether a limit of the group is set."""
         return self.paused or self.concurrency is not None or self.rate_limit is not None or self.held_until is not None
 
     @property
     def is_kept(self) -> bool:
-        """Tell whether there is anything to remember."""
+        """Whether the row must be kept."""
         return self.is_set or self.window_at is not None
 
     def rate(self, defaults: GroupDefaults | None) -> tuple[int | None, int]:
-        """Return the rate limit that is in force, and its window in ms."""
+        """Return the rate limit that applies now, and its window in ms."""
         if self.rate_limit is None and defaults is not None:
             return defaults.rate_limit, defaults.rate_window_ms
         return self.rate_limit, self.rate_window_ms
 
     def at(self, steady_ms: int, claimed: int = 0, defaults: GroupDefaults | None = None) -> GroupLimits:
-        """Return the limits after ``claimed`` more jobs at a moment, without windows and holds that are over by then."""
+        """Return the limits after ``claimed`` more jobs at a moment, without windows and holds that have ended by then."""
         window_at, taken = self.window_at, self.taken
         rate_limit, window_ms = self.rate(defaults)
         if window_at is not None and (rate_limit is None or steady_ms >= window_at + window_ms):
@@ -105,9 +105,9 @@ class GroupLimits(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, window_at=window_at, taken=taken, held_until=held_until)
 
     def room(self, defaults: GroupDefaults | None = None) -> Room:
-        """Return how many jobs may stand ready, at the moment that ``at`` was asked for.
+        """Return how many jobs may be ready, at the moment that was passed to ``at``.
 
-        Never more than one batch of claims takes: what is put right after each claim must not grow with the limits.
+        At most as many as one batch claims: the cost of the update after each claim must not grow with the limits.
         """
         at_once = self.concurrency
         if at_once is None and defaults is not None:
@@ -121,7 +121,7 @@ class GroupLimits(msgspec.Struct, frozen=True):
         return Room(CONCURRENCY_DEFAULT if at_once is None else at_once, more)
 
     def reopens_at(self, defaults: GroupDefaults | None = None) -> int | None:
-        """Return the moment from which more jobs may be claimed, or nothing is left to remember; None if there is none."""
+        """Return the moment at which more jobs may be claimed, or at which the row need not be kept; None if there is none."""
         if self.paused:
             return None
         if self.held_until is not None:
@@ -132,7 +132,7 @@ class GroupLimits(msgspec.Struct, frozen=True):
         return None
 
     def wait_ms(self, steady_ms: int, after: int | None = None, defaults: GroupDefaults | None = None) -> int | None:
-        """Return how long the rate limit or a hold lasts; None if neither is in force.
+        """Return how long the rate limit or a hold lasts; None if neither applies.
 
         ``after``: the rate limit counts as free (0) until so many jobs of its window were claimed.
         """
@@ -145,12 +145,12 @@ class GroupLimits(msgspec.Struct, frozen=True):
         return self.window_at + self.rate(defaults)[1] - steady_ms
 
 
-#: Of a group that nothing was set of.
+#: The limits of a group without limits.
 NOT_LIMITED: Final = GroupLimits()
 
 
 def later(group: GroupLimits, later_ms: int) -> GroupLimits:
-    """Return the limits with their moments put off, for a shard whose count of time is ahead by so much."""
+    """Return the limits with later moments, for a shard whose clock of leases is ahead by the given time."""
     return msgspec.structs.replace(
         group,
         window_at=None if group.window_at is None else group.window_at + later_ms,

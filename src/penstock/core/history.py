@@ -1,7 +1,7 @@
-"""Which history a store tells: numbers of its journal mean the same only within one.
+"""The identity of a store's history: event numbers can be compared only within one history.
 
-A place in a journal that a reader keeps (an offset of a stream, a ``Last-Event-ID``) is a number. Another store, or an older
-copy of the same one, gives the same numbers to other events. So a place that is to be trusted later carries its history.
+A position in a journal that a reader keeps (an offset of a stream, a ``Last-Event-ID``) is a number. Another store, or an
+older copy of the same one, gives the same numbers to other events. So a position that must stay valid includes its history.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _TEXT: Final = re.compile(r"([0-9a-f][0-9a-f-]{7,63}):([0-9]{1,18})")
 class History(NamedTuple):
     """The history of one store, or of one shard. Its text is ``identity:epoch``.
 
-    ``identity``: random, made once, when the store is made. ``epoch``: counts how often events that were told have been
-    replaced, by a restored backup or by a start that accepted a loss.
+    ``identity``: random, set once when the store is created. ``epoch``: counts how often published events were replaced, by
+    a restored backup or by a start that accepted a loss.
     """
 
     identity: str
@@ -28,12 +28,12 @@ class History(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """Eight hexadecimal digits that stand for it where each byte counts; none if it is not known."""
+        """Eight hexadecimal digits that identify it where each byte counts; empty if it is unknown."""
         return hashlib.blake2s(str(self).encode(), digest_size=4).hexdigest() if self.identity else ""
 
     @classmethod
     def parse(cls, text: str) -> History | None:
-        """Read the text of a history; None if it is none.
+        """Return the history that a text means; None if the text is not a history.
 
         >>> History.parse("0123456789abcdef:2")
         History(identity='0123456789abcdef', epoch=2)
@@ -42,5 +42,5 @@ class History(NamedTuple):
         return None if found is None else cls(found[1], int(found[2]))
 
 
-#: Of a store that was never reached: it is not known yet.
+#: The history of a store that was never reached: it is unknown.
 UNKNOWN: Final = History("", 0)

@@ -1,7 +1,7 @@
 """The structure of JSON texts: how deeply they are nested, and how many items they have.
 
-All of it is found in one pass over pieces of bounded length, so that a large text can be looked at in slices: see core/slices.
-The texts are valid JSON: the decoder has read them before.
+One pass over pieces of bounded length finds both, so that a large text can be processed in slices: see core/slices. The
+texts are valid JSON: the decoder has read them before.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b"[]{},"))
 #: What each character adds to the depth, as a signed byte.
 _CHANGES: Final = bytes(1 if byte in b"[{" else 255 if byte in b"]}" else 0 for byte in range(256))
-#: Looked at in one step.
+#: Bytes processed in one step.
 _PIECE_BYTES: Final = 32_768
-#: Pairs of brackets are taken away so many times, two levels at most each time; nothing is left of most texts.
+#: Number of rounds that remove pairs of brackets, each at most two levels; most texts are empty after that.
 _QUICK_ROUNDS: Final = 4
-#: What is not longer than this cannot be nested too deeply.
+#: A text up to this length cannot be nested too deeply.
 SHALLOW_BYTES: Final = 2 * limits.payload_depth_max
 
 
 def take_json(raw: msgspec.Raw) -> bytes:
-    """Take a JSON value out of a body, byte for byte. Raises InvalidInput if it is nested deeper than anybody can read back."""
+    """Return a JSON value from a body, byte for byte. Raises InvalidInput if it is nested too deeply for readers."""
     value = bytes(raw)
     check_depth(value)
     return value
@@ -42,7 +42,7 @@ def take_json(raw: msgspec.Raw) -> bytes:
 
 def check_depth(value: bytes) -> None:
     """Raise InvalidInput for JSON that is nested too deeply. For large values: ``depth_steps``."""
-    # Each level takes two bytes, and an opening bracket: as long as there are too few of either, nothing can be too deep.
+    # Each level takes two bytes, and an opening bracket: with too few of either, the text cannot be nested too deeply.
     if len(value) > SHALLOW_BYTES and value.count(b"[") + value.count(b"{") > limits.payload_depth_max:
         at_once(depth_steps(value))
 
@@ -72,7 +72,7 @@ def _deepest(brackets: bytes, depth: int) -> int:
 def count_steps(value: bytes, enough: int) -> Steps[int]:
     """Count the items of a JSON array, or the fields of an object, in steps. Above ``enough`` it may stop counting.
 
-    An empty one counts as 1. Where there are few commas in all of the text, their number is the answer: an upper bound.
+    An empty one counts as 1. If the whole text has few commas, their number is returned: an upper bound.
     """
     items = 1 + value.count(b",")
     if items <= enough:
@@ -80,7 +80,7 @@ def count_steps(value: bytes, enough: int) -> Steps[int]:
     items, depth = 1, 0
     for outside in _outside_strings(value):
         structure = outside.translate(None, _NOT_STRUCTURE)
-        if depth:  # what is opened and closed here is inside of an item
+        if depth:  # brackets that open and close here are inside an item
             for _ in range(_QUICK_ROUNDS):
                 structure = _FLAT.sub(b"", structure)
         if depth and not structure.strip(b","):
@@ -95,7 +95,7 @@ def count_steps(value: bytes, enough: int) -> Steps[int]:
     return items
 
 
-#: An array or object without others in it.
+#: An array or object that contains no others.
 _FLAT: Final = re.compile(rb"\[,*\]|\{,*\}")
 _COMMA: Final = ord(",")
 _OPENING: Final = (b"[", b"{")
@@ -103,13 +103,13 @@ _CLOSING: Final = (b"]", b"}")
 
 
 def _outside_strings(value: bytes) -> Iterator[bytes]:
-    """Return what stands outside of the strings of a JSON text, in pieces."""
+    """Return the parts of a JSON text outside of its strings, in pieces."""
     inside = False
     start, size = 0, len(value)
     while start < size:
         piece = value[start : start + _PIECE_BYTES]
         if piece.endswith(b"\\") and (len(piece) - len(piece.rstrip(b"\\"))) % 2:
-            piece = value[start : start + len(piece) + 1]  # what a backslash escapes is in the same piece
+            piece = value[start : start + len(piece) + 1]  # the character after a backslash is in the same piece
         start += len(piece)
         if b"\\" in piece:
             piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")

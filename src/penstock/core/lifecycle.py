@@ -1,8 +1,8 @@
 """Every state of a job, every arrow between them, and what each arrow does.
 
-This file is the law: nothing else in Penstock changes a job's state. Stores only write down what ``move`` decided, and
-guard the write with the state and the lease token they read. The diagram and the table in ``docs/lifecycle.md`` are made
-from TABLE (``python -m penstock.core.lifecycle``), and tests walk every arrow from every state, the forbidden ones too.
+This file alone defines the lifecycle: no other code changes a job's state. Stores only write the result of ``move``,
+and guard the write with the state and the lease token that they read. The diagram and the table in ``docs/lifecycle.md`` are
+generated from TABLE (``python -m penstock.core.lifecycle``). Tests take every arrow from every state, also the forbidden ones.
 
 A job that does not exist yet, or no longer, is NOWHERE. That state is never stored: an arrow that leads there deletes.
 """
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 class State(IntEnum):
-    """Where a job is. Numbers are stored: never change one, only add."""
+    """The state of a job. Numbers are stored: never change one, only add."""
 
     NOWHERE = -1  #: not yet created, or removed
     WAITING = 0  #: ready for the next claim
-    DELAYED = 1  #: ready at ``run_at``; moved on by the timer
-    ACTIVE = 2  #: leased to a worker; moved on by the worker, or by the end of the lease
-    COMPLETED = 3  #: acknowledged; kept for a while as history, then removed by retention
-    DEAD = 4  #: given up (the jobs door spells it "failed"); kept until retried, purged or too old
-    WAITING_CHILDREN = 5  #: needs other jobs; moved on by the end of the last of them
+    DELAYED = 1  #: ready at ``run_at``; the timer makes it waiting
+    ACTIVE = 2  #: leased to a worker; left when the worker settles it, or when the lease ends
+    COMPLETED = 3  #: acknowledged; kept for some time as history, then removed by retention
+    DEAD = 4  #: all attempts failed (the jobs door spells it "failed"); kept until retried, purged or too old
+    WAITING_CHILDREN = 5  #: needs other jobs; left when the last of them ends
 
     @property
     def label(self) -> str:
@@ -43,7 +43,7 @@ STORED_STATES: Final = tuple(state for state in State if state is not State.NOWH
 
 
 class Arrow(StrEnum):
-    """What can happen to a job."""
+    """The cause of a transition."""
 
     # A producer pushes.
     ENQUEUE = "enqueue"
@@ -57,7 +57,7 @@ class Arrow(StrEnum):
     STALL_BACK = "stall-back"
     STALL_BURY = "stall-bury"
     STALL_REMOVE = "stall-remove"
-    # Those it needs end.
+    # Needed jobs end.
     UNBLOCK = "unblock"
     UNBLOCK_LATER = "unblock-later"
     CHILD_BURY = "child-bury"
@@ -81,7 +81,7 @@ class Arrow(StrEnum):
     RETRY_NOW = "retry-now"
     BURY = "bury"
     BURY_REMOVE = "bury-remove"
-    # Somebody intervenes.
+    # A user changes the job.
     PROMOTE = "promote"
     RESCHEDULE = "reschedule"
     REPRIORITIZE = "reprioritize"
@@ -104,7 +104,7 @@ class Arrow(StrEnum):
 
 
 class Moment(Protocol):
-    """When a move happens, and the source of fresh, ever-growing numbers for places in line and lease tokens."""
+    """The time of a transition, and a source of increasing numbers for positions in the queue and lease tokens."""
 
     @property
     def now_ms(self) -> int:
@@ -115,57 +115,58 @@ class Moment(Protocol):
         """Steady clock."""
 
     def serial(self) -> int:
-        """Return a number greater than every one before it."""
+        """Return a number greater than all earlier ones."""
 
 
 if TYPE_CHECKING:
-    #: What an arrow does to a job besides changing its state. ``value`` is the number the caller passed to ``move``.
+    #: An effect of an arrow on a job, besides the change of state. ``value`` is the number that the caller passed to
+    #: ``move``.
     Effect = Callable[[Job, Moment, int], None]
 
 
-# Effects. Each does one thing; an arrow lists the ones it needs.
+# Effects. Each has one task; an arrow lists the effects it needs.
 
 
 def jump_the_line(job: Job, _moment: Moment, _value: int) -> None:
-    """Stand in front of everybody with the same priority."""
+    """Move the job before all jobs of the same priority."""
     job.position = -job.position
 
 
 def line_up_again(job: Job, moment: Moment, _value: int) -> None:
-    """Join the line with a fresh place: at the back, or at the front for last-in-first-out."""
+    """Give the job a new position: at the back, or at the front if it is last-in-first-out."""
     place = moment.serial()
     job.position = -place if job.flags & JobFlag.LIFO else place
 
 
 def stand_in_front(job: Job, moment: Moment, _value: int) -> None:
-    """Stand in front of everybody with the same priority, those who did the same before included."""
+    """Move the job before all jobs of the same priority, also those that were moved to the front earlier."""
     job.position = -moment.serial()
 
 
 def stand_at_the_back(job: Job, moment: Moment, _value: int) -> None:
-    """Stand behind everybody with the same priority, last-in-first-out or not."""
+    """Move the job behind all jobs of the same priority, last-in-first-out or not."""
     job.flags &= ~JobFlag.LIFO
     job.position = moment.serial()
 
 
 def come_back_in_front(job: Job, moment: Moment, _value: int) -> None:
-    """Once it is due, stand in front of everybody with the same priority; of several due at once, the one put off last."""
+    """When it is due, put the job before all jobs of the same priority; of several, the one postponed last is first."""
     job.flags |= JobFlag.LIFO
     job.position = moment.serial()
 
 
 def ready_now(job: Job, moment: Moment, _value: int) -> None:
-    """Ready from this moment on."""
+    """Set the job ready at this moment."""
     job.run_at = moment.now_ms
 
 
 def ready_at(job: Job, _moment: Moment, value: int) -> None:
-    """Ready at the moment given as the value (wall clock, ms)."""
+    """Set the job ready at the moment in the value (wall clock, ms)."""
     job.run_at = value
 
 
 def start_lease(job: Job, moment: Moment, value: int) -> None:
-    """Hand the job to a worker for the number of ms given as the value (0: until it is settled)."""
+    """Lease the job to a worker for the number of ms in the value (0: until it is settled)."""
     job.token = moment.serial()
     job.started_at = moment.now_ms
     job.deadline = None if job.timeout is None else moment.steady_ms + job.timeout
@@ -174,21 +175,21 @@ def start_lease(job: Job, moment: Moment, value: int) -> None:
 
 
 def lock(job: Job, moment: Moment, value: int) -> None:
-    """Let somebody look at it, and nobody else for the number of ms given as the value."""
+    """Lock the job for one reader, for the number of ms in the value."""
     job.token = moment.serial()
     job.lease_ms = value
     job.lease_until = moment.steady_ms + value
 
 
 def set_aside(job: Job, moment: Moment, value: int) -> None:
-    """Lease it to the servers themselves: nobody has started it, and until somebody does its timeout does not run."""
+    """Lease the job to the servers: no worker has started it, and its timeout does not run until one does."""
     job.started_at = None
     job.deadline = None
     extend_lease(job, moment, value)
 
 
 def begin(job: Job, moment: Moment, value: int) -> None:
-    """Let a worker have what was set aside, for the number of ms given as the value, under the token it was set aside with."""
+    """Lease a set-aside job to a worker, for the number of ms in the value, with the token it was set aside with."""
     job.started_at = moment.now_ms
     job.deadline = None if job.timeout is None else moment.steady_ms + job.timeout
     job.lease_ms = value
@@ -196,7 +197,7 @@ def begin(job: Job, moment: Moment, value: int) -> None:
 
 
 def extend_lease(job: Job, moment: Moment, value: int) -> None:
-    """Let the lease end that many ms from now, but never after the job's own deadline."""
+    """Set the end of the lease to that many ms from now, but never after the job's own deadline."""
     until = moment.steady_ms + value if value > 0 else None
     if job.deadline is not None and (until is None or job.deadline < until):
         until = job.deadline
@@ -204,28 +205,28 @@ def extend_lease(job: Job, moment: Moment, value: int) -> None:
 
 
 def end_lease(job: Job, _moment: Moment, _value: int) -> None:
-    """Take the job out of its worker's hands. The token stays: it is what makes later words of that worker stale."""
+    """End the lease. The token stays: later commands of that worker with it are stale."""
     job.lease_until = None
     job.deadline = None
 
 
 def count_failure(job: Job, _moment: Moment, _value: int) -> None:
-    """One more delivery failed."""
+    """Count one more failed delivery."""
     job.attempts += 1
 
 
 def count_stall(job: Job, _moment: Moment, _value: int) -> None:
-    """One more lease ran out."""
+    """Count one more lease that ended without an ack."""
     job.stalls += 1
 
 
 def finish(job: Job, moment: Moment, _value: int) -> None:
-    """Note when it ended."""
+    """Record the end time."""
     job.finished_at = moment.now_ms
 
 
 def start_over(job: Job, _moment: Moment, _value: int) -> None:
-    """Forget earlier attempts, as if it had just been pushed; and its time-to-live, or it might be gone at once."""
+    """Reset the job to the state of a new push, and remove its time-to-live, which could otherwise end at once."""
     job.expires_at = None
     job.attempts = 0
     job.stalls = 0
@@ -235,22 +236,22 @@ def start_over(job: Job, _moment: Moment, _value: int) -> None:
 
 
 def set_priority(job: Job, _moment: Moment, value: int) -> None:
-    """Take the priority given as the value."""
+    """Set the priority to the value."""
     job.priority = value
 
 
 def set_progress(job: Job, _moment: Moment, value: int) -> None:
-    """Take the progress given as the value (0 to 100)."""
+    """Set the progress to the value (0 to 100)."""
     job.progress = value
 
 
 def set_size(job: Job, _moment: Moment, value: int) -> None:
-    """Take the size of the new payload, given as the value (bytes)."""
+    """Set the size of the new payload to the value (bytes)."""
     job.size = value
 
 
 def prove_alive(job: Job, moment: Moment, _value: int) -> None:
-    """Renew the lease by its own length. It never ends earlier than it would have: a longer extension stays."""
+    """Renew the lease by its own length. It never ends earlier than before: a longer extension stays."""
     until = job.lease_until
     extend_lease(job, moment, job.lease_ms)
     if until is not None and job.lease_until is not None and until > job.lease_until:
@@ -258,7 +259,7 @@ def prove_alive(job: Job, moment: Moment, _value: int) -> None:
 
 
 class Transition(NamedTuple):
-    """One row of the table. The target is a plain number (of a State), because it is what gets stored."""
+    """A row of the table. The target is a plain number (of a State), because that number is stored."""
 
     target: int
     effects: tuple[Effect, ...] = ()
@@ -268,7 +269,7 @@ class Transition(NamedTuple):
 def _rows(
     arrow: Arrow, sources: Iterable[State], target: State | None, *effects: Effect, events: Iterable[Kind] = ()
 ) -> dict[tuple[int, Arrow], Transition]:
-    """Write one arrow from several states; no target means it stays where it is."""
+    """Return rows for one arrow from several states; without a target, the state stays the same."""
     return {
         (source.value, arrow): Transition((source if target is None else target).value, effects, tuple(events))
         for source in sources
@@ -282,7 +283,7 @@ _STORED = STORED_STATES
 
 # fmt: off
 TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
-    # arrow                     from                          to           what it does, and what it tells
+    # arrow                     from                          to           its effects, and its event
     **_rows(Arrow.ENQUEUE,      (_NOWHERE,),                  _WAITING,
             events=(Kind.JOB_PUSHED,)),
     **_rows(Arrow.ENQUEUE_FRONT, (_NOWHERE,),                 _WAITING,    jump_the_line,
@@ -381,7 +382,7 @@ TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
 }
 # fmt: on
 
-#: Arrows that end an attempt and may change when the job is due: their events say when the attempt was.
+#: Arrows that end an attempt and may change the due time of the job: their events contain when the attempt was due.
 DUE_ARROWS: Final = frozenset(arrow for (_, arrow), row in TABLE.items() if not DUE_KINDS.isdisjoint(row.events))
 
 
@@ -416,11 +417,11 @@ def move_all(jobs: Sequence[Job], arrow: Arrow, moment: Moment, value: int = 0) 
     return transition
 
 
-_NOWHERE_NUMBER: Final = State.NOWHERE.value  # looking up the value of a member costs more than the rest of a start
+_NOWHERE_NUMBER: Final = State.NOWHERE.value  # reading the value of an enum member costs more than the rest of ``start``
 
 
 def start(jobs: list[Job], arrow: Arrow, moment: Moment) -> Transition:
-    """Take jobs that are nowhere yet along one arrow: ``move`` for many. A job comes with its place in line and due time."""
+    """Take new jobs along one arrow: ``move`` for many. Each job already has its position in the queue and its due time."""
     transition = TABLE[_NOWHERE_NUMBER, arrow]
     target, effects, _ = transition
     for effect in effects:
@@ -432,12 +433,12 @@ def start(jobs: list[Job], arrow: Arrow, moment: Moment) -> Transition:
 
 
 def sources(arrow: Arrow) -> tuple[State, ...]:
-    """Return the states an arrow starts from."""
+    """Return the states from which an arrow starts."""
     return tuple(State(source) for source, each in TABLE if each == arrow)
 
 
 def diagram() -> str:
-    """Draw the table as a Mermaid state diagram. Arrows between the same two states share a line."""
+    """Return the table as a Mermaid state diagram. Arrows between the same two states share a line."""
     labels: dict[tuple[State, State], list[str]] = {}
     for (source, arrow), transition in TABLE.items():
         labels.setdefault((State(source), State(transition.target)), []).append(arrow.value)
@@ -449,7 +450,7 @@ def diagram() -> str:
 
 
 def table() -> str:
-    """Write the table as Markdown, one row an arrow."""
+    """Return the table as Markdown, one row per arrow."""
     lines = ["| arrow | from | to | effects | events |", "|---|---|---|---|---|"]
     for arrow in Arrow:
         rows = {State(source): row for (source, each), row in TABLE.items() if each == arrow}

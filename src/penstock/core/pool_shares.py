@@ -1,8 +1,8 @@
-"""How the pools of a server are shared, so that no namespace and no address can use one up.
+"""Shares of the pools of a server: they keep one namespace or address from using up a pool.
 
-One rule for all pools: a holder may hold no more than ``percent`` of what it holds and what is free together. With 50 percent
-that is "no more than are free": a holder that is alone gets half of the pool, two get a third each, three a fourth each. So
-some part of a pool is always free for one that holds nothing yet.
+One rule applies to all pools: a holder may have at most ``percent`` of what it has and what is free together. With 50
+percent that means "not more than are free": a single holder gets half of the pool, two get a third each, three a fourth
+each. So a part of a pool is always free for a new holder.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from penstock.core.errors import NamespaceLimit, TooMany
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Percent of a pool that one holder gets if it is alone.
+#: Percent of a pool that a single holder gets.
 HALF: Final = 50
 ALL: Final = 100
 
 
 def has_room(most: int, taken: int, held: int, percent: int = HALF) -> bool:
-    """Tell whether one more may be taken from a pool of ``most`` by a holder that has ``held`` of the ``taken``."""
+    """Return whether one more may be taken from a pool of ``most`` by a holder that has ``held`` of the ``taken``."""
     free = most - taken
     return free > 0 and held * (ALL - percent) < free * percent
 
 
 class Shares:
-    """What one namespace may hold of each pool.
+    """The maximum share of one namespace in each pool.
 
-    ``apply``: tells whether namespaces are kept apart; as long as they are not, a namespace may have all of a pool. ``percent``
-    of a pool is for a namespace that is alone (1 to 100; 100: no shares). ``queues_max``: queues of one namespace in one store.
+    ``apply``: returns whether shares apply; if not, a namespace may have all of a pool. ``percent``: of a pool, for a single
+    namespace (1 to 100; 100: no shares). ``queues_max``: queues of one namespace in one store.
     """
 
     def __init__(
@@ -44,19 +44,19 @@ class Shares:
 
     @property
     def percent(self) -> int:
-        """Return the percentage that counts now."""
+        """Return the percentage that applies now."""
         return self._percent if self._apply() else ALL
 
     def check(self, what: str, namespace: str, *, most: int, taken: int, held: int) -> None:
-        """Raise NamespaceLimit if a namespace holds its share of a pool. ``what`` the pool has, in the plural.
+        """Raise NamespaceLimit if a namespace has its share of a pool. ``what``: the noun of the pool, in the plural.
 
-        That the pool as a whole has room is for the caller to check, who has the words for it.
+        The caller checks that the pool as a whole has room, because it has the text of that error.
         """
         if taken < most and not has_room(most, taken, held, self.percent):
             raise share_used(what, namespace, most=most, held=held)
 
     def check_queues(self, namespace: str, held: int) -> None:
-        """Raise NamespaceLimit if a namespace has as many queues as it may."""
+        """Raise NamespaceLimit if a namespace has its maximum number of queues."""
         if self._queues_max is not None and held >= self._queues_max and self._apply():
             raise NamespaceLimit(
                 f"Namespace {namespace} has {held} queues, and may have {self._queues_max}. Obliterate some that are not used, "
@@ -65,7 +65,7 @@ class Shares:
 
 
 def share_used(what: str, namespace: str, *, most: int, held: int) -> NamespaceLimit:
-    """Return why a namespace gets no more of a pool."""
+    """Return the error text for a namespace that has its share of a pool."""
     return NamespaceLimit(
         f"Namespace {namespace} has {held} of the {most} {what} of this server, which is its share. Give up some that are not "
         "used, or raise the setting namespace_share."
@@ -73,7 +73,7 @@ def share_used(what: str, namespace: str, *, most: int, held: int) -> NamespaceL
 
 
 class Pool:
-    """Counts what is open at one moment: in all, and of each namespace. ``name`` is what it counts, in the plural."""
+    """Counts the items that are open now: in total, and of each namespace. ``name``: the noun of the items, in the plural."""
 
     def __init__(self, name: str, most: int, shares: Shares | None = None) -> None:
         self.most = most
@@ -99,7 +99,7 @@ class Pool:
         self._taken += 1
 
     def leave(self, namespace: str) -> None:
-        """Count one less, of a namespace that one was counted for."""
+        """Count one less, of a namespace for which one was counted."""
         held = self._held[namespace] - 1
         if held:
             self._held[namespace] = held
@@ -118,7 +118,7 @@ class PoolPlace:
         self._namespace: str | None = None
 
     def take(self, namespace: str) -> None:
-        """Be counted for a namespace, and for no other any more. Raises TooMany; then nothing has changed."""
+        """Count this connection for one namespace only. Raises TooMany; then nothing has changed."""
         if namespace == self._namespace:
             return
         before, self._namespace = self._namespace, None
@@ -134,29 +134,32 @@ class PoolPlace:
         self._namespace = namespace
 
     def give_up(self) -> None:
-        """Be counted no more; fine if it was not counted."""
+        """Stop counting this connection; allowed if it is not counted."""
         if self._namespace is not None:
             self._pool.leave(self._namespace)
             self._namespace = None
 
 
 class Slots:
-    """So many things at a time, shared among holders by the rule above. Who gets none waits, each holder in its own line."""
+    """A limited number of slots, shared among holders by the rule above.
+
+    Without a free slot a caller waits, in the line of its holder.
+    """
 
     def __init__(self, most: int, percent: int = HALF) -> None:
         self._most = most
         self._percent = percent
         self._taken = 0
         self._held: dict[str, int] = {}
-        self._lines: dict[str, deque[asyncio.Future[None]]] = {}  #: the one whose turn is next comes first
+        self._lines: dict[str, deque[asyncio.Future[None]]] = {}  #: the next holder to get a slot comes first
 
     @property
     def waiting(self) -> int:
-        """Return how many wait."""
+        """Return how many callers wait."""
         return sum(map(len, self._lines.values()))
 
     async def acquire(self, holder: str) -> None:
-        """Return once a slot is taken for a holder, who gives it back with ``release``."""
+        """Wait for a slot of a holder, and take it. The caller returns it with ``release``."""
         if holder not in self._lines and self._fits(holder):
             self._take(holder)
             return
@@ -165,14 +168,14 @@ class Slots:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it got the slot in the same moment
+            if turn.done() and not turn.cancelled():  # it got the slot at the same time
                 self.release(holder)
             else:
                 self._step_out(holder, turn)
             raise
 
     def release(self, holder: str) -> None:
-        """Give a slot back."""
+        """Return a slot."""
         held = self._held[holder] - 1
         if held:
             self._held[holder] = held
@@ -197,14 +200,14 @@ class Slots:
                 del self._lines[holder]
 
     def _hand_out(self) -> None:
-        """Give what is free to those who wait, one slot to each holder in turn."""
+        """Give the free slots to waiting callers, one slot to each holder in turn."""
         for holder in list(self._lines):
             if self._taken >= self._most:
                 return
             if self._fits(holder):
                 line = self._lines.pop(holder)
                 turn = line.popleft()
-                while turn.done() and line:  # its waiter was cancelled, and has not stepped out yet
+                while turn.done() and line:  # its caller was cancelled, and has not left the line yet
                     turn = line.popleft()
                 if not turn.done():
                     self._take(holder)

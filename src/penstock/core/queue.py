@@ -1,4 +1,4 @@
-"""What a queue is: a name in a namespace, and the settings people give it."""
+"""Queues: a name in a namespace, and the settings of the queue."""
 
 from __future__ import annotations
 
@@ -15,76 +15,76 @@ if TYPE_CHECKING:
 
 
 class QueueKey(NamedTuple):
-    """How a queue is called from outside."""
+    """The name of a queue, as clients use it."""
 
     namespace: str
     name: str
 
 
 class StallConfig(msgspec.Struct, frozen=True, rename="camel"):
-    """When a silent worker has lost its job. Durations in ms."""
+    """When a silent worker loses its lease. Durations in ms."""
 
     enabled: bool = True
-    stall_interval: int = 30_000  #: length of a lease: silence for longer than this loses the job
+    stall_interval: int = 30_000  #: length of a lease: a worker that is silent for longer than this loses it
     max_stalls: int = 3  #: a job that stalled this often is dead
     grace_period: int = 5_000  #: the first lease is never shorter than this
 
 
 class DlqConfig(msgspec.Struct, frozen=True, rename="camel"):
-    """What becomes of dead jobs. Durations in ms."""
+    """How dead jobs are retried and deleted. Durations in ms."""
 
     auto_retry: bool = False
-    auto_retry_interval: int = limits.HOUR_MS  #: a dead job rests this long before it is tried again
+    auto_retry_interval: int = limits.HOUR_MS  #: a dead job waits this long before it is retried
     max_auto_retries: int = 3
     max_age: int | None = 7 * limits.DAY_MS  #: older dead jobs are deleted; None = kept
-    max_entries: int = 10_000  #: more dead jobs than this: the oldest are deleted
+    max_entries: int = 10_000  #: above this number of dead jobs, the oldest are deleted
 
 
 class MessageRules(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What goes for the messages of one queue of the messages door. 0: what goes for everybody. Durations in ms."""
+    """Rules for the messages of one queue of the messages door. 0: the server's default. Durations in ms."""
 
     visibility_timeout_ms: int = 0
-    max_messages: int = 0  #: waiting and in flight together
-    max_retries: int = 0  #: deliveries in all
+    max_messages: int = 0  #: waiting and active messages together
+    max_retries: int = 0  #: total number of deliveries
     max_batch_size: int = 0
 
 
 class PushSubscription(msgspec.Struct, frozen=True):
-    """A webhook that the messages of one queue are pushed to."""
+    """A webhook to which the messages of one queue are pushed."""
 
     id: int
     url: str
-    secret: str  #: what deliveries are signed with; empty: nothing
+    secret: str  #: the key that signs deliveries; empty: they are not signed
     created_at: int  #: wall clock, ms
 
     def __repr__(self) -> str:
-        return f"Subscription(id={self.id})"  # neither its secret nor its URL belongs into a log
+        return f"Subscription(id={self.id})"  # neither its secret nor its URL may appear in a log
 
 
 class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Everything that can be set on a queue."""
+    """All settings of a queue."""
 
     paused: bool = False
     rate_limit: int | None = None  #: jobs per ``rate_window_ms`` that may be claimed
     concurrency: int | None = None  #: jobs that may be active at once
     stall: StallConfig = StallConfig()
     dlq: DlqConfig = DlqConfig()
-    messages: MessageRules | None = None  #: it was made at the messages door
-    known_since: int | None = None  #: of the nameless queue of a namespace: when the namespace was made
-    subscriptions: tuple[PushSubscription, ...] = ()  #: webhooks that its messages are pushed to
-    buffered: bool = False  #: pushes are answered once they are in the server's own log, where it has one
+    messages: MessageRules | None = None  #: set if it was created at the messages door
+    known_since: int | None = None  #: of the nameless queue of a namespace: when the namespace was created
+    subscriptions: tuple[PushSubscription, ...] = ()  #: webhooks to which its messages are pushed
+    buffered: bool = False  #: pushes are answered once they are in the server's own log, if it has one
     rate_window_ms: int = limits.SECOND_MS  #: see rate_limit
     rate_limit_until: int | None = None  #: wall clock, ms: when the rate limit ends; None: it does not
     limits_groups: bool = False  #: some of its groups are paused or limited, see core/group_limits.py
-    group_defaults: GroupDefaults | None = None  #: for groups of which nothing else is set; then ``limits_groups``, too
+    group_defaults: GroupDefaults | None = None  #: for groups without own limits; ``limits_groups`` is then set, too
 
 
-#: Of a queue that nothing was set of.
+#: The settings of a queue without settings.
 SETTINGS_DEFAULT: Final = QueueSettings()
 
 
 def empties_bucket(before: QueueSettings, after: QueueSettings) -> bool:
-    """Tell whether what a rate limit has left is forgotten: it is gone, ends, or is about another span of time."""
+    """Return whether the state of a rate limit is dropped: the limit was removed, ends, or has another window."""
     if before.rate_limit is None:
         return False
     return (
@@ -95,44 +95,44 @@ def empties_bucket(before: QueueSettings, after: QueueSettings) -> bool:
 
 
 class Standing(IntEnum):
-    """Whether a shard has a queue. Numbers are stored. One shard at most says HERE or LEAVING of a queue."""
+    """Whether a shard has a queue. Numbers are stored. At most one shard has HERE or LEAVING for a queue."""
 
     HERE = 0  #: it is served here
-    LEAVING = 1  #: it is here and can be looked at, but nothing in it changes until it has moved, or stays after all
-    MOVED = 2  #: it is on another shard; what is left of it here is being deleted
-    ARRIVING = 3  #: it is being copied here, and is not here yet
-    CLEARING = 4  #: what is left of an earlier attempt to copy it here is being deleted
-    GONE = 5  #: it is on another shard, and nothing is left of it here but the word where it went
+    LEAVING = 1  #: it is here and can be read, but does not change until it has moved, or the move is cancelled
+    MOVED = 2  #: it is on another shard; the rest of its rows here are being deleted
+    ARRIVING = 3  #: it is being copied here, and is not served here yet
+    CLEARING = 4  #: the rows of an earlier attempt to copy it here are being deleted
+    GONE = 5  #: it is on another shard; of its rows here, only the record of its new shard is left
 
     @property
     def is_seen(self) -> bool:
-        """Tell whether what a shard has of the queue is the truth."""
+        """Whether the rows that a shard has of the queue are the valid ones."""
         return self <= Standing.LEAVING
 
     @property
     def has_left(self) -> bool:
-        """Tell whether the queue is on the shard at the other end of its way."""
+        """Whether the queue is on the other shard of its move."""
         return self in (Standing.MOVED, Standing.GONE)
 
 
 class Move(NamedTuple):
-    """Where a queue stands in its way from one shard to another."""
+    """The state of a queue's move from one shard to another."""
 
     standing: Standing = Standing.HERE
     peer: int = 0  #: the shard at the other end
-    attempt: int = 0  #: tells one try to move it from the next, so that nobody goes on with one that was given up
+    attempt: int = 0  #: differs between attempts to move it, so that a cancelled attempt is not continued
 
 
 SETTLED: Final = Move()
 
 
 class Queue(msgspec.Struct):
-    """A queue as the store knows it. ``settings`` is replaced as a whole, never changed in place."""
+    """A stored queue. ``settings`` is replaced as a whole, never changed in place."""
 
     number: int
     namespace_number: int
     key: QueueKey
-    created_at: int | None  #: when its first job arrived; None = only settings so far
+    created_at: int | None  #: when its first job was pushed; None = it has only settings so far
     settings: QueueSettings
     move: Move = SETTLED
 

@@ -1,4 +1,4 @@
-"""How many jobs namespaces were given in the last minute: counted by the second, in memory."""
+"""Numbers of jobs pushed by namespaces in the last minute: counted per second, in memory."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from penstock.core import limits
 
 
 class Windows:
-    """At most sixty-one small numbers a namespace, however much it is given.
+    """At most sixty-one small numbers per namespace, for any number of jobs.
 
-    Of very many namespaces, those not seen for the longest time are forgotten.
+    With very many namespaces, the counts of those without pushes for the longest time are dropped.
     """
 
     def __init__(self) -> None:
-        self._taken: dict[str, deque[tuple[int, int]]] = {}  #: by namespace: the last moment of a second, how many in it
+        self._taken: dict[str, deque[tuple[int, int]]] = {}  #: by namespace: the last moment of a second, its jobs
 
     def take(self, namespace: str, count: int, quota: int | None, now_ms: int) -> int:
-        """Count ``count`` more if ``quota`` has room for all of them, and return 0; else return how many ms until it has.
+        """Count ``count`` jobs if ``quota`` has room for all of them, and return 0; otherwise the ms until it has room.
 
-        ``quota``: None counts them in any case. ``now_ms``: by a clock that only ever grows.
+        ``quota``: None counts them in any case. ``now_ms``: from a clock that only grows.
         """
         taken = self._taken.pop(namespace, None) or deque()
-        self._taken[namespace] = taken  # put back at the end: last seen
+        self._taken[namespace] = taken  # moved to the end: used last
         if len(self._taken) > limits.quota_namespaces_max:
             del self._taken[next(iter(self._taken))]
         while taken and taken[0][0] <= now_ms - limits.MINUTE_MS:
@@ -40,7 +40,7 @@ class Windows:
         return 0
 
     def give_back(self, namespace: str, count: int) -> None:
-        """Count ``count`` less, beginning with the latest."""
+        """Count ``count`` jobs less, beginning with the latest."""
         taken = self._taken.get(namespace)
         while taken and count:
             moment, latest = taken.pop()
@@ -49,7 +49,7 @@ class Windows:
             count -= min(count, latest)
 
     def counts(self, now_ms: int) -> dict[str, int]:
-        """Return what each namespace was given in the last minute, if it was given anything."""
+        """Return the number of jobs that each namespace pushed in the last minute, without zeros."""
         since = now_ms - limits.MINUTE_MS
         sums = ((namespace, sum(count for at, count in taken if at > since)) for namespace, taken in self._taken.items())
         return {namespace: count for namespace, count in sums if count}

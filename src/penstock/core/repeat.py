@@ -1,6 +1,6 @@
-"""Jobs that come again: when one is done, another like it is pushed. The rule is kept among the options of the payload.
+"""Repeating jobs: when one completes, another one like it is pushed. The rule is stored among the options of the payload.
 
-A job that repeats carries ``JobFlag.REPEATS``, so that nobody looks for a rule where there is none.
+A repeating job has ``JobFlag.REPEATS``, so that the options of other jobs are not read.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 class RepeatRule(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a job comes again. An interval counts from the moment the job before was done."""
+    """How a job repeats. An interval counts from the completion of the previous job."""
 
     schedule: Schedule
-    limit: int | None = None  #: how often it comes again; None: for ever
-    count: int = 0  #: how often it has already
-    ttl: int | None = None  #: ms that one has, once it is due; None: as long as the first had
+    limit: int | None = None  #: number of repetitions; None: no limit
+    count: int = 0  #: repetitions so far
+    ttl: int | None = None  #: time-to-live of each repetition in ms, once it is due; None: as for the first job
 
 
 class _Rule(NamedTuple):
-    """The options of a job, and the rule among them."""
+    """The options of a job, with the rule."""
 
     options: dict[str, msgspec.Raw]
     repeat: RepeatRule
@@ -38,12 +38,12 @@ _decode_dedup = msgspec.json.Decoder(Dedup).decode
 _encode = msgspec.json.Encoder().encode
 
 
-#: What the first of them waited for, the others do not.
+#: Options that apply only to the first job.
 _ONCE = ("depends_on", "children_ids")
 
 
 def successor(job: Job, payload: Payload, now_ms: int) -> NewJob | None:
-    """Return the job that comes after one that was just done; None if it was the last."""
+    """Return the successor of a job that has just completed; None if it was the last one."""
     rule = _rule(payload)
     if rule is None:
         return None
@@ -61,13 +61,13 @@ def successor(job: Job, payload: Payload, now_ms: int) -> NewJob | None:
         delay=delay,
         max_attempts=job.max_attempts,
         backoff=job.backoff,
-        ttl=None if ttl is None else delay + ttl,  # it would be gone before it is due if that ran from now on
+        ttl=None if ttl is None else delay + ttl,  # otherwise the job would expire before it is due
         timeout=job.timeout,
         unique_key=job.unique_key,
         group_id=job.group_id,
         flags=job.flags & ~JobFlag.AWAITS,
         details=rules_of(job),
-        # For as long as the first held its key, but it does not take the place of somebody else's job.
+        # For as long as the first job held its key, but without replacing the job of another producer.
         dedup=Dedup(_decode_dedup(options["dedup"]).ttl) if "dedup" in options else None,
     )
 

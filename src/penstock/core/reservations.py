@@ -1,7 +1,7 @@
-"""Names that are given once per namespace, although its queues live on several shards.
+"""Names (``jobId``) that are unique in a namespace, although its queues are on several shards.
 
-Each name has a home, see ``sharding.home_of``. There it is written down which shard may have a job of that name. On that shard
-itself a name is given once anyway.
+Each name has a home shard, see ``sharding.home_of``. The home shard records which shard may have a job with that name.
+Within one shard, names are unique in any case.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ if TYPE_CHECKING:
 
 
 class Reservation(NamedTuple):
-    """The one shard on which a job may be made under a name."""
+    """The one shard on which a job with a name may be created."""
 
     namespace: str
     name: str
     shard: int
-    ticket: int  #: what a push shows that goes by this reservation. Fresh each time the name is given to another shard
+    ticket: int  #: identifies this reservation in a push. New each time the name is given to another shard
     at: int  #: wall clock of the home shard, ms: when it was given, or renewed by another push on the same shard
 
     @property
     def key(self) -> tuple[str, str]:
-        """What it is about."""
+        """The namespace and the name."""
         return self.namespace, self.name
 
 
 class Permit(NamedTuple):
-    """What a push has found out on other shards, and how long it may go by that."""
+    """The results of a push's checks on other shards, and how long they are valid."""
 
     clock: Clock
-    until_ms: int  #: by the steady reading of that clock
-    tickets: tuple[int, ...] = ()  #: of the names that it gives
+    until_ms: int  #: on the steady reading of that clock
+    tickets: tuple[int, ...] = ()  #: tickets of the names in the push
     afar: dict[int | str, Afar] = {}  # noqa: RUF012 - never changed; jobs of other shards that it needs, by how it names them
 
     @property
     def is_over(self) -> bool:
-        """Tell whether it has taken too long."""
+        """Whether the results are no longer valid."""
         return self.clock.steady_ms() > self.until_ms

@@ -1,4 +1,4 @@
-"""How much of the past is kept."""
+"""How many finished jobs and events are kept."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.core import limits
 
 
 class Retention(msgspec.Struct, frozen=True):
-    """Limits of what is kept. When one of them is reached, the oldest is removed."""
+    """Limits of the history that is kept. When one of them is reached, the oldest entries are removed."""
 
     completed_max: int = 50_000  #: completed jobs per queue, with their results
     completed_age_ms: int = 7 * limits.DAY_MS

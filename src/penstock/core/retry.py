@@ -1,4 +1,4 @@
-"""When a failed job is tried again, and when it is given up. Pure functions of the job."""
+"""When a failed job is retried, and when it becomes dead. Pure functions of the job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def retry_delay_ms(backoff_ms: int, failures_before: int) -> int:
-    """Return how long to wait after a failure: ``min(backoff * 2^attempt, 24 h)``.
+    """Return the backoff after a failure: ``min(backoff * 2^attempt, 24 h)``.
 
     >>> [retry_delay_ms(1000, n) for n in range(4)]
     [1000, 2000, 4000, 8000]
@@ -27,11 +27,11 @@ def retry_delay_ms(backoff_ms: int, failures_before: int) -> int:
 def after_failure(
     job: Job, now_ms: int, *, final: bool = False, delay_ms: int | None = None, plan_ms: Sequence[int] | None = None
 ) -> tuple[Arrow, int]:
-    """Decide what a reported failure does: the arrow to take and, for a retry, when.
+    """Return the effect of a reported failure: the arrow to take and, for a retry, its time.
 
-    ``final``: trying again is no use. ``delay_ms``: how long the worker wants it to wait, in place of the job's own backoff.
-    ``plan_ms``: the waits after the first failure, the second and so on, in place of the job's own backoff and attempts: after
-    the last of them it is given up.
+    ``final``: do not retry. ``delay_ms``: the delay that the worker requests; replaces the job's own backoff. ``plan_ms``:
+    the delays after the first failure, the second and so on; replace the job's own backoff and attempts: after the last of
+    them the job becomes dead.
     """
     if final or job.attempts + 1 >= (job.max_attempts if plan_ms is None else len(plan_ms) + 1):
         return (Arrow.BURY_REMOVE if job.has(JobFlag.REMOVE_ON_FAIL) else Arrow.BURY), 0
@@ -42,17 +42,17 @@ def after_failure(
 
 
 def _own_delay_ms(job: Job) -> int:
-    """Return how long a job waits that may have a rule of its own for that."""
+    """Return the delay of a job that may have its own backoff rule."""
     details = details_of(job)
     delay = retry_delay_ms(job.backoff, 0 if details.backoff_type == BackoffType.FIXED else job.attempts)
     return delay if details.backoff_max is None else min(delay, details.backoff_max)
 
 
 def after_lease_expiry(job: Job, max_stalls: int, steady_ms: int) -> tuple[Arrow, str, str]:
-    """Decide what a lease that ran out does: the arrow to take, the error to note, and the reason should it be dead now."""
+    """Return the effect of an expired lease: the arrow to take, the error to record, and the reason if the job becomes dead."""
     exhausted = job.attempts + 1 >= job.max_attempts
     if job.deadline is not None and job.deadline <= steady_ms:
-        # Too slow is not silent: only the job's attempts limit how often that may happen.
+        # A slow worker is not a silent one: only the job's attempts limit its timeouts.
         error, reason = "Job timeout exceeded", DeathReason.TIMEOUT
     else:
         error, reason = f"Job stalled {job.stalls + 1} times", DeathReason.STALLED

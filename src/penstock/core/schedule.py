@@ -1,12 +1,12 @@
-"""When something that repeats comes next: cron expressions in time zones, and plain intervals. Pure: it has no time.
+"""The next tick of a schedule: cron expressions in time zones, and plain intervals. Pure: the caller passes the time.
 
-An expression says local times. Cronsim finds the next one on a calendar without time zones. How that becomes a moment is
-decided here, because it is where clocks change that schedulers go wrong:
+An expression describes local times. Cronsim finds the next one on a calendar without time zones. This module converts it to a
+moment, because schedulers often make mistakes where clocks change:
 
 * A fixed time (no star in the minute and hour fields) that falls into a gap comes once, right after the gap. In an hour that
   happens twice it comes once, the first time.
-* A wildcard (a star in one of them) follows the clock on the wall: each moment whose local time fits counts, so every minute
-  stays every minute through both changes.
+* A wildcard (a star in one of these fields) follows the local clock: each moment whose local time matches counts, so "every
+    minute" means every minute through both changes.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND: Final = timedelta(seconds=1)
 #: No zone changes its clocks twice within this time.
 _STEP: Final = timedelta(days=1)
-#: No clock was ever put forward or back by that much.
+#: No clock was ever changed by more than this.
 _NEAR: Final = timedelta(days=2)
 
 
 class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Either an expression in a time zone, or an interval. Make one with ``parse``."""
+    """A schedule: an expression in a time zone, or an interval. Create one with ``parse``."""
 
-    expression: str | None = None  #: as it was given
+    expression: str | None = None  #: as the client sent it
     every_ms: int | None = None
     timezone: str = DEFAULT_TIMEZONE
 
     def next_after(self, ms: int, anchor_ms: int | None = None) -> int | None:
         """Return the first tick after a moment; None if there is none in the next 50 years. Wall clock, ms.
 
-        ``anchor_ms``: a tick of an interval, from which the others are counted, so that lateness does not add up. Default: the
-        moment itself. Raises InvalidInput for what this machine does not understand (any more): a time zone, say.
+        ``anchor_ms``: a tick of an interval, from which the others are counted, so that delays do not add up. Default: the
+        moment itself. Raises InvalidInput for values that this machine does not support (any more), for example a time zone.
         """
         if self.every_ms is not None:
             anchor = ms if anchor_ms is None else anchor_ms
@@ -70,7 +70,10 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def parse(expression: str | None, every_ms: int | None = None, timezone: str | None = None) -> Schedule:
-    """Check a schedule and return it. Raises InvalidInput in the contract's words. An expression wins over an interval."""
+    """Check a schedule and return it.
+
+    Raises InvalidInput with the contract's texts. An expression takes precedence over an interval.
+    """
     zone = timezone or DEFAULT_TIMEZONE
     _zone(zone)
     if expression is None:
@@ -95,7 +98,7 @@ def _zone(name: str) -> ZoneInfo:
 
 
 def _fields(expression: str) -> list[str]:
-    """Split an expression into its six fields, seconds first; whatever else there is, is left for cronsim to refuse."""
+    """Split an expression into its six fields, seconds first; cronsim refuses any other number of fields."""
     text = expression.strip()
     if text.startswith("@"):
         text = ALIASES.get(text.lower(), "")
@@ -110,17 +113,17 @@ def _is_fixed(fields: list[str]) -> bool:
 
 
 def _local_times(fields: list[str], after: datetime) -> Iterator[datetime]:
-    """Return the times that fit, on a calendar without time zones. Raises InvalidInput in the contract's words."""
+    """Return the matching times, on a calendar without time zones. Raises InvalidInput with the contract's texts."""
     try:
         return CronSim(" ".join(fields), after)
     except CronSimError as error:
         raise InvalidInput(f"Invalid cron expression: {error}") from None
-    except (ValueError, AssertionError, TypeError):  # what cronsim does not expect
+    except (ValueError, AssertionError, TypeError):  # exceptions that cronsim does not handle
         raise InvalidInput("Invalid cron expression: not understood") from None
 
 
 def _next_fixed(fields: list[str], zone: ZoneInfo, moment: datetime) -> datetime | None:
-    # A later local time never means an earlier moment, so the first one that is late enough is the next.
+    # A later local time never means an earlier moment, so the first matching time that is late enough is the next one.
     for local in _local_times(fields, _local(moment, zone)):
         at = _moment_of(local, zone)
         if at > moment:
@@ -129,16 +132,16 @@ def _next_fixed(fields: list[str], zone: ZoneInfo, moment: datetime) -> datetime
 
 
 def _moment_of(local: datetime, zone: ZoneInfo) -> datetime:
-    """Return when the clocks show a time: first show it, if twice; are put forward past it, if never."""
+    """Return the moment of a local time: the first one if there are two; the end of the gap if there is none."""
     at = local.replace(tzinfo=zone, fold=0).astimezone(UTC)
     if _local(at, zone) == local:
         return at
-    # It falls into a gap. Read with the rule before the gap it is a moment after it, and the other way round.
+    # It is in a gap. Read with the rule before the gap it is a moment after it, and the other way round.
     return _change_between(local.replace(tzinfo=zone, fold=1).astimezone(UTC), at, zone)
 
 
 def _next_wildcard(fields: list[str], zone: ZoneInfo, moment: datetime) -> datetime | None:
-    """Go from one change of the clocks to the next; in between, local times are moments."""
+    """Search from one clock change to the next; in between, local times are moments."""
     while True:
         offset = _offset(moment, zone)
         local = next(_local_times(fields, (moment + offset).replace(tzinfo=None)), None)
@@ -152,7 +155,7 @@ def _next_wildcard(fields: list[str], zone: ZoneInfo, moment: datetime) -> datet
             moment = change
         elif at <= moment + _NEAR:
             return at
-        else:  # no local time in between fits, whatever the clocks do meanwhile
+        else:  # no local time in between matches, with any clock change
             moment = max(moment + _NEAR, at - _NEAR)
 
 
@@ -161,7 +164,7 @@ def _fits(fields: list[str], local: datetime) -> bool:
 
 
 def _first_change(start: datetime, end: datetime, zone: ZoneInfo) -> datetime | None:
-    """Return the first moment after ``start``, up to ``end``, from which clocks show something else than before."""
+    """Return the first moment after ``start``, up to ``end``, from which local times have another offset."""
     offset = _offset(start, zone)
     while start < end:
         step = min(start + _STEP, end)
@@ -172,7 +175,7 @@ def _first_change(start: datetime, end: datetime, zone: ZoneInfo) -> datetime | 
 
 
 def _change_between(before: datetime, after: datetime, zone: ZoneInfo) -> datetime:
-    """Find the moment of the one change between two moments."""
+    """Return the moment of the one clock change between two moments."""
     offset = _offset(before, zone)
     seconds = (after - before) // _SECOND
     low, high = 0, seconds
@@ -190,5 +193,5 @@ def _offset(moment: datetime, zone: ZoneInfo) -> timedelta:
 
 
 def _local(moment: datetime, zone: ZoneInfo) -> datetime:
-    """Return what clocks show, without a zone."""
+    """Return the local time of a moment, without a zone."""
     return moment.astimezone(zone).replace(tzinfo=None, fold=0)

@@ -1,4 +1,4 @@
-"""Which shard a queue lives on. The same on every server: changing the number of shards is a rebalance, see docs/shards.md."""
+"""The shard of a queue. It is the same on every server; changing the number of shards is a rebalance, see docs/shards.md."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fnv1a32(text: str) -> int:
 
 
 def home_of(namespace: str, name: str, shards: int) -> int:
-    """Return the number of the shard where it is written down which shard has the job of that name (a ``jobId``)."""
+    """Return the home shard of a name (a ``jobId``): it records which shard has the job with that name."""
     return fnv1a32(f"{namespace}\0{name}") % shards
 
 
@@ -45,43 +45,46 @@ def _shard_for(queue: QueueKey, shards: int) -> int:
 
 
 class Layout(NamedTuple):
-    """Which of how many shards a store is. Written into it when it is first used; only a rebalance changes it.
+    """The number of a store among the shards. Written into the store when it is first used; only a rebalance changes it.
 
-    A store whose number is not below ``shards`` has no queues: it is spare, because it was added and nothing was moved to it
-    yet, or because everything was moved away from it. It may be left away.
+    A store whose number is not below ``shards`` has no queues: it is spare, because it was added and no queue has moved to
+    it yet, or because all queues have moved away from it. The server can run without it.
     """
 
     shard: int
-    shards: int  #: queues are spread over so many
-    epoch: int = 0  #: how many rebalances were finished
-    target: int | None = None  #: over how many they will be spread by the rebalance that is under way
+    shards: int  #: number of shards with queues
+    epoch: int = 0  #: number of finished rebalances
+    target: int | None = None  #: number of shards with queues after the current rebalance
 
     @property
     def needed(self) -> int:
-        """How many stores a server must have."""
+        """Number of stores that a server must have."""
         return max(self.shards, self.target or 0)
 
     @property
     def has_moved(self) -> bool:
-        """Tell whether queues may have moved, so that the number in an id does not say for sure where its job is."""
+        """Whether queues may have moved, so that the number in an id may not be the shard of its job."""
         return self.epoch > 0 or self.target is not None
 
     @property
     def may_be_elsewhere(self) -> bool:
-        """Tell whether a job that is not here, though its id says so, may be on another shard."""
+        """Return whether a job that is not here, although its id has this shard's number, may be on another shard."""
         return self.has_moved and self.needed > 1
 
     def takes(self, queue: QueueKey) -> bool:
-        """Tell whether a new queue may be made here.
+        """Return whether a new queue may be created here.
 
-        During a rebalance that is so at its old place and at its new one. Whoever comes to the new one was sent by the old
-        one, which does not take it any more.
+        During a rebalance this is true at its old place and at its new one. A request at the new place was sent there by the
+        old one, which no longer accepts it.
         """
         at_target = self.target is not None and shard_for(queue, self.target) == self.shard
         return at_target or shard_for(queue, self.shards) == self.shard
 
     def check(self, found: Layout) -> None:
-        """Compare what a server was given with what is written. Raises StoreIncompatible: queues would not be found."""
+        """Compare the server's settings with the stored layout.
+
+        Raises StoreIncompatible if they differ: queues would not be found.
+        """
         if found.shard != self.shard or found.needed > self.shards:
             moving = "" if found.target is None else f", and is being rebalanced to {found.target}"
             raise StoreIncompatible(
@@ -91,7 +94,7 @@ class Layout(NamedTuple):
 
 
 def check_together(layouts: Sequence[Layout | None]) -> Layout | None:
-    """Compare what several stores say of themselves; return what a new one among them should go by, None if all are new.
+    """Compare the layouts of several stores; return the layout for a new store among them, None if all are new.
 
     Raises StoreIncompatible if they cannot belong together.
     """
@@ -110,5 +113,5 @@ def check_together(layouts: Sequence[Layout | None]) -> Layout | None:
     return newest
 
 
-#: A store that is all there is.
+#: The layout of a single store.
 ALONE = Layout(0, 1)

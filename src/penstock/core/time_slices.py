@@ -1,7 +1,7 @@
-"""Long work on the event loop, done in slices: other requests are served in between.
+"""Long work on the event loop, done in slices: other requests are served between them.
 
-Such work is written as a generator that yields wherever it may be interrupted, and returns its result. Threads would not help:
-what decodes and checks large requests holds the interpreter's lock.
+Such work is a generator that yields wherever it may be interrupted, and returns its result. Threads would not help, because
+the code that decodes and checks large requests holds the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ from penstock.core.clock import settle, work_s
 T = TypeVar("T")
 Steps = Generator[None, None, T]
 
-#: After this time the others are served, in seconds. One step may take longer, so this is well below ``limits.loop_hold_ms``.
+#: After this time other requests are served, in seconds. One step may take longer, so this is well below
+#: ``limits.loop_hold_ms``.
 SLICE_S: Final = 0.008
-#: Work that took less than this does not end its turn of the loop, in seconds.
+#: Work that took less than this does not end its turn of the event loop, in seconds.
 _SHORT_S: Final = 0.001
 
 
 class _Turns:
-    """What the slices of one event loop have in common."""
+    """State that the slices of one event loop share."""
 
     def __init__(self) -> None:
-        self.lock = (
-            asyncio.Lock()
-        )  #: one slice is done in each turn of a loop, however many requests are large at the same time
+        self.lock = asyncio.Lock()  #: one slice is done in each turn of a loop, for any number of large requests
         self.give_way: Callable[[], Awaitable[None]] | None = None  #: see ``share_loop``
 
 
@@ -44,7 +43,7 @@ def _turns_of(loop: asyncio.AbstractEventLoop) -> _Turns:
 
 
 def share_loop(give_way: Callable[[], Awaitable[None]] | None) -> None:
-    """Have slices last ``limits.share_slice_ms``, and ``give_way`` be awaited between two of them. None: no longer."""
+    """Make slices last ``limits.share_slice_ms``, and await ``give_way`` between two of them. None: stop this."""
     _turns_of(asyncio.get_running_loop()).give_way = give_way
 
 
@@ -59,9 +58,10 @@ def at_once(steps: Steps[T]) -> T:
 
 
 async def in_slices(steps: Steps[T]) -> T:
-    """Do the work in slices of ``SLICE_S``, and return its result. What the work raises is raised here.
+    """Do the work in slices of ``SLICE_S``, and return its result. Errors of the work are raised here.
 
-    While namespaces share the loop, slices are shorter, and small requests of other namespaces come first: see ``share_loop``.
+    While namespaces share the loop, slices are shorter, and small requests of other namespaces come first: see
+    ``share_loop``.
     """
     turns = _turns_of(asyncio.get_running_loop())
     try:
@@ -79,6 +79,6 @@ async def in_slices(steps: Steps[T]) -> T:
                     return result
                 finally:
                     if work_s() - began > _SHORT_S:
-                        await settle(1)  # with the turn in hand: the next slice belongs to the next turn of the loop
+                        await settle(1)  # ``turn`` is held: the next slice is done in the next turn of the loop
     finally:
         steps.close()

@@ -1,4 +1,4 @@
-"""Moments as RFC 3339 spells them. Reckons with dates, and never asks for today's."""
+"""Conversion of moments to and from RFC 3339. Only computes with dates; does not read the current time."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def from_rfc3339(text: str) -> int | None:
     return (moment - _EPOCH) // _MILLISECOND + leap * 1_000 + int(digits[:3]) + beyond
 
 
-@lru_cache(maxsize=1_024)  # messages that came together are told apart by their ids, not by their times
+@lru_cache(maxsize=1_024)  # messages that were pushed at the same time have the same text
 def to_rfc3339(ms: int) -> str:
-    """Spell wall-clock milliseconds as RFC 3339, in UTC.
+    """Return wall-clock milliseconds as an RFC 3339 text, in UTC.
 
     >>> to_rfc3339(1766656800001)
     '2025-12-25T10:00:00.001Z'
@@ -54,12 +54,12 @@ def to_rfc3339(ms: int) -> str:
 
 
 def to_moment(ms: int) -> datetime:
-    """Return wall-clock milliseconds as the date and time, in UTC, that other libraries ask for."""
+    """Return wall-clock milliseconds as a datetime in UTC, as other libraries need it."""
     return _EPOCH + timedelta(milliseconds=ms)
 
 
 def from_moment(moment: datetime) -> int:
-    """Return the wall-clock milliseconds of a date and time that knows its zone.
+    """Return the wall-clock milliseconds of a datetime that has a time zone.
 
     >>> from_moment(to_moment(1766656800001))
     1766656800001

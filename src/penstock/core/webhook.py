@@ -1,4 +1,4 @@
-"""What a webhook is: where to send what, and how far it has got."""
+"""Webhooks: where each one sends which events, and its position in the journal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.core.events import EventKind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: What can be subscribed to, by its short name. ``job.completed`` and ``job:completed`` mean the same as ``completed``.
+#: The event kinds of subscriptions, by short name. ``job.completed`` and ``job:completed`` mean the same as ``completed``.
 KINDS: Final[dict[str, EventKind]] = {
     "pushed": EventKind.JOB_PUSHED,
     "started": EventKind.JOB_ACTIVE,
@@ -22,35 +22,35 @@ KINDS: Final[dict[str, EventKind]] = {
     "progress": EventKind.JOB_PROGRESS,
     "stalled": EventKind.JOB_STALLED,
 }
-#: How a delivery calls its event.
+#: The names of events in deliveries.
 EVENT_NAMES: Final[dict[int, str]] = {kind.value: f"job.{name}" for name, kind in KINDS.items()}
 _SPELLINGS: Final = {f"{prefix}{name}": kind for name, kind in KINDS.items() for prefix in ("", "job.", "job:")}
 
 
 class WebhookRecord(msgspec.Struct, frozen=True):
-    """One registration. Replaced as a whole, never changed in place."""
+    """A registration. Replaced as a whole, never changed in place."""
 
     id: int
     namespace: str
     url: str
-    events: tuple[str, ...]  #: as they were spelled by whoever registered it
-    queue: str | None  #: None = all queues of the namespace
-    secret: str | None  #: what deliveries are signed with
+    events: tuple[str, ...]  #: as the client spelled them
+    queue: str | None  #: None: all queues of the namespace
+    secret: str | None  #: the key that signs deliveries
     created_at: int  #: wall clock, ms
-    cursor: int  #: number of the first event of the journal it has not dealt with
+    cursor: int  #: number of the first event of the journal that is not processed yet
     enabled: bool = True
     successes: int = 0  #: events delivered
-    failures: int = 0  #: events given up after the last attempt
-    last_triggered: int | None = None  #: wall clock of the end of the latest delivery, good or bad
+    failures: int = 0  #: events that were not delivered after the last attempt
+    last_triggered: int | None = None  #: wall clock of the end of the latest delivery, successful or not
 
     @property
     def kinds(self) -> frozenset[int]:
-        """The numbers of the kinds of events it wants."""
+        """Numbers of the event kinds that it subscribes to."""
         return frozenset(_SPELLINGS[name].value for name in self.events)
 
 
 class DeliveryProgress(msgspec.Struct):
-    """What a webhook has done since it was last written down."""
+    """The deliveries of a webhook since its last save."""
 
     cursor: int
     successes: int = 0
@@ -59,7 +59,7 @@ class DeliveryProgress(msgspec.Struct):
 
 
 def check_events(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the events of a registration, each once. Raises InvalidInput for none, too many, or one that does not exist."""
+    """Return the events of a registration, each once. Raises InvalidInput for none, too many, or an unknown one."""
     if not names:
         raise InvalidInput("Webhook events are required")
     if len(names) > limits.webhook_events_max:

@@ -1,1 +1,4 @@
-"""The ways in. A door reads a request, turns it into a command for the engine, and renders the answer in its dialect."""
+"""The doors: the compatible APIs.
+
+A door turns a request into a command for the engine, and renders the answer in its format.
+"""

@@ -1,6 +1,7 @@
-"""The JSON of replies with long lists, in parts: made in steps, so that a large listing does not hold the event loop.
+"""The JSON of replies with long lists, made in parts and in steps, so that a large listing does not block the event loop.
 
-A short reply is encoded in one step. Whether one is long is decided by its type first, so that short ones cost nothing.
+A short reply is encoded in one step. The type of a reply decides first whether it can be long, so short replies cost
+nothing.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
 
     from penstock.core.time_slices import Steps
 
-#: A part ends when it has so many bytes; an item is never divided.
+#: A part ends when it has this many bytes. An item is never divided.
 PART_BYTES: Final = 262_144
-#: Lists with at most so many items, and so many bytes of payloads, are encoded in one step.
+#: Lists with at most this many items, and this many bytes of payloads, are encoded in one step.
 _FEW_ITEMS: Final = 2_000
 _FEW_BYTES: Final = 1_048_576
 #: Small items that are encoded in one step.
@@ -25,12 +26,12 @@ _STEP_ITEMS: Final = 32
 
 encode: Final = msgspec.json.Encoder().encode
 
-#: The fields that are lists of structs, of the types of replies that were seen.
+#: For each reply type seen so far: the fields that are lists of structs.
 _lists: Final[dict[type, tuple[tuple[str, str], ...]]] = {}
 
 
 def lists_of(shape: type) -> tuple[tuple[str, str], ...]:
-    """Return the fields of a reply that are lists of structs: their names, and how JSON spells these."""
+    """Return the fields of a reply that are lists of structs: their Python names and their JSON names."""
     found = _lists.get(shape)
     if found is None:
         may_have = issubclass(shape, msgspec.Struct) and not shape.__struct_config__.omit_defaults
@@ -45,7 +46,7 @@ def _is_list(kind: inspect.Type) -> bool:
 
 
 def is_long(reply: Any) -> bool:
-    """Tell whether a reply has a list of many structs, or of structs with large payloads."""
+    """Return whether a reply has a list of many structs, or of structs with large payloads."""
     for name, _ in lists_of(type(reply)):
         items = getattr(reply, name)
         if len(items) > _FEW_ITEMS:

@@ -1,7 +1,8 @@
-"""Which right each route and command of all doors, and of the operators, needs: all of it on one page.
+"""The right that each route and command needs, for all doors and for the operators' routes, in one place.
 
-Whoever has a static token, or needs none, has every right. What is not listed needs ADMIN. A route that is not about one
-namespace, and a command listed under ``EVERYWHERE``, needs its right for the whole server.
+An identity with a static token, or one that needs no token, has every right. A route or command that is not listed needs
+ADMIN. A route that is not about one namespace, and a command listed under ``EVERYWHERE``, needs its right for the whole
+server.
 """
 
 from __future__ import annotations
@@ -97,12 +98,12 @@ ROUTES: Final[dict[Right, tuple[str, ...]]] = {
         "GET /dequeue",
         "GET /namespaces/{ns}/queues/{queue}/messages",
         "GET /namespaces/{ns}/queues/{queue}/dlq",
-        "POST /bulk/groups/{group}/claim",  # all of these and SETTLE, which their handlers ask for
+        "POST /bulk/groups/{group}/claim",  # all of these also need SETTLE, which their handlers check
         "GET /bulk/groups/{group}/read",
         "POST /bulk/groups/{group}/ack",
         "POST /bulk/groups/{group}/release",
         "POST /bulk/groups/{group}/heartbeat",
-        "POST /subscribe/{topic}",  # and SETTLE, which its handler asks for
+        "POST /subscribe/{topic}",  # also needs SETTLE, which its handler checks
     ),
     Right.SETTLE: (
         "POST /jobs/{id}/ack",
@@ -168,7 +169,7 @@ ROUTES: Final[dict[Right, tuple[str, ...]]] = {
         "POST /gc",
         "POST /shards/rebalance",
         "GET /heapstats",
-        "GET /keys",  # in the namespaces of the keys, which their handlers ask for
+        "GET /keys",  # in the namespaces of the keys, which their handlers check
         "POST /keys",
         "DELETE /keys/{id}",
     ),
@@ -203,7 +204,7 @@ COMMANDS: Final[dict[Right, tuple[str, ...]]] = {
         *("RateLimitGroup", "PauseGroup", "ResumeGroup"),
     ),
 }
-#: Commands of the Redis protocol. One that is listed twice needs both.
+#: Commands of the Redis protocol. A command that is listed twice needs both rights.
 RESP: Final[dict[Right, tuple[str, ...]]] = {
     Right.NONE: ("AUTH", "HELLO", "QUIT", "RESET", "PING", "ECHO", "SELECT", "CLIENT", "COMMAND"),
     Right.LOOK: ("TOPICS", "INFO"),
@@ -218,15 +219,15 @@ _COMMANDS: Final = {name: right for right, names in COMMANDS.items() for name in
 
 
 def with_rights(routes: Iterable[Route]) -> list[Route]:
-    """Return routes with what each needs."""
+    """Return the routes, each with the right that it needs."""
     return [route._replace(right=_ROUTES.get(f"{route.method} {route.path}", route.right)) for route in routes]
 
 
 def command_right(name: str) -> tuple[Right, bool]:
-    """Return what a command needs, and whether for the whole server."""
+    """Return the right that a command needs, and whether it needs it for the whole server."""
     return _COMMANDS.get(name, Right.ADMIN), name in EVERYWHERE
 
 
 def resp_rights(name: str) -> tuple[Right, ...]:
-    """Return what a command of the Redis protocol needs."""
+    """Return the rights that a command of the Redis protocol needs."""
     return tuple(right for right, names in RESP.items() if name in names) or (Right.ADMIN,)

@@ -1,4 +1,4 @@
-"""Counts by queue, for metrics: of as many queues as there are, and not of those that were."""
+"""Counters per queue for metrics, limited to queues that exist."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 C = TypeVar("C")
 
-#: Where queues are counted that are gone, and those that came when there were too many already.
+#: Counts of deleted queues, and of queues that came when the limit was reached.
 OTHERS: Final = QueueKey("", "")
-#: With fewer names than this, it is not looked which of them are gone.
+#: With fewer names than this, deleted queues are not searched for.
 _FEW: Final = 32
 
 
 class QueueCounters(Generic[C]):
-    """Counts by queue. ``kind`` makes a count: its slots are numbers. ``exists`` tells whether there is a queue.
+    """Counters per queue. ``kind`` creates a counter, whose slots are numbers. ``exists`` returns whether a queue exists.
 
-    The counts of queues that are gone are added up under one name, so that sums stay and names do not.
+    The counts of deleted queues are added up under one name, so that the sums stay correct and the names do not accumulate.
     """
 
     def __init__(self, kind: type[C], exists: Callable[[QueueKey], object]) -> None:
@@ -31,7 +31,7 @@ class QueueCounters(Generic[C]):
         self._look_at = _FEW
 
     def of(self, queue: QueueKey) -> C:
-        """Return the count of a queue that something was done with."""
+        """Return the counter of a queue, for an operation on it."""
         count = self.counts.get(queue)
         if count is None:
             if len(self.counts) >= self._look_at:
@@ -42,7 +42,7 @@ class QueueCounters(Generic[C]):
         return count
 
     def forget_gone(self) -> None:
-        """Forget the names of queues that are gone."""
+        """Remove the names of queues that no longer exist."""
         for queue in [each for each in self.counts if each != OTHERS and not self._exists(each)]:
             gone, others = self.counts.pop(queue), self.counts.setdefault(OTHERS, self._kind())
             for name in self._kind.__slots__:  # type: ignore[attr-defined]

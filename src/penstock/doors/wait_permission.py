@@ -1,4 +1,4 @@
-"""Requests that wait: they end when the key or token that they were made with ends."""
+"""Requests that wait: they end when the key or token of the client expires or is revoked."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ ENDED: Final = "The token or key was revoked, or has expired, while the request 
 
 
 class Permission:
-    """Calls ``when_ended`` when the identity of a request has ended, and at once if it has already. ``cancel`` it in the end.
+    """Calls ``when_ended`` when the identity of a request has ended, and at once if it has already.
 
-    On a connection that has shown another token meanwhile, the new one counts.
+    Call ``cancel`` at the end.
+
+    If the client has shown another token on its connection meanwhile, the new token counts.
     """
 
     def __init__(self, req: ApiRequest, clock: Clock, when_ended: Callable[[], object]) -> None:
@@ -44,11 +46,11 @@ class Permission:
         self._when_ended()
 
     def check(self) -> None:
-        """Raise Unauthorized if it is over."""
+        """Raise Unauthorized if the permission has ended."""
         if self.is_over:
             raise Unauthorized(ENDED)
 
     def cancel(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         if self._expiry is not None:
             self._expiry.cancel()

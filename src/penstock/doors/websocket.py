@@ -1,4 +1,4 @@
-"""What WebSockets of all doors do alike: being admitted, hearing, speaking within bounds, and ending with a reason."""
+"""What WebSockets of all doors share: admission, receiving, bounded sending, and closing with a reason."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 
 class Closing(IntEnum):
-    """Why the server closes a connection, as the WebSocket protocol numbers it."""
+    """Why the server closes a connection: the close codes of the WebSocket protocol."""
 
     GOING_AWAY = 1001  #: the server stops
-    BAD_FRAME = 1002  #: what came is not WebSocket
-    NOT_ALLOWED = 1008  #: no token was shown in time, or the one that was has ended
+    BAD_FRAME = 1002  #: the received bytes are not WebSocket frames
+    NOT_ALLOWED = 1008  #: no token was shown in time, or the token has expired or was revoked
     TOO_LARGE = 1009  #: a message was over the limit
 
     @property
     def reason(self) -> str:
-        """Say it in words."""
+        """The reason as text."""
         return _REASONS[self]
 
 
@@ -46,19 +46,19 @@ _REASONS: Final = {
 
 
 def close_frame(closing: Closing) -> bytes:
-    """Return the frame that tells a client why its connection is closed."""
+    """Return the close frame that gives a client the reason why its connection is closed."""
     body = closing.to_bytes(2) + closing.reason.encode()
     return bytes((0x88, len(body))) + body
 
 
 async def say_why(links: RawSockets, scope: Scope, outbox: SendQueue[Any], closing: Closing | None) -> None:
-    """Tell a client why its connection is closed, unless a message is half sent: then it is just cut off.
+    """Send a client the reason why its connection is closed. If a message is half sent, only close the connection.
 
-    ``closing``: None if the client takes nothing, so that it is told nothing.
+    ``closing``: None if the client does not read, so no reason is sent.
     """
     if not links.reach(scope):
         return
-    if outbox.broken_off:  # the server underneath would wait for the client for as long as it pleases
+    if outbox.broken_off:  # otherwise the HTTP server below would wait for the client without a limit
         await links.say(ends_of(scope), b"", over=True)
     elif closing is not None:
         await links.say(ends_of(scope), close_frame(closing))
@@ -68,7 +68,7 @@ _CLOSE: Final = 0  #: the kind of the message that ends a connection
 
 
 class WebSocket:
-    """One connection. A door says what it does when it begins, hears something, and ends."""
+    """One WebSocket connection. A door defines what happens when it begins, receives a message, and ends."""
 
     def __init__(
         self,
@@ -87,47 +87,50 @@ class WebSocket:
         self._proto = proto
         self._transport: RSGIWebsocketTransport | None = None
         self._over: asyncio.Future[None] = loop.create_future()
-        self._closing: Closing | None = None  #: what the client is told when the server closes the connection
+        self._closing: Closing | None = None  #: the reason that the client gets when the server closes the connection
 
-    # What doors fill in.
+    # Methods that doors implement.
 
     def begin(self) -> None:
-        """The client is connected."""
+        """Handle the start of the connection."""
 
     async def hear(self, data: bytes | str) -> None:
-        """The client says something."""
+        """Handle a message from the client."""
         raise NotImplementedError
 
     def complain(self, error: str) -> None:
-        """Tell the client what is wrong."""
+        """Send an error to the client."""
         raise NotImplementedError
 
     async def finish(self) -> None:
-        """It ends: finish what has arrived. What is put into the outbox by then is still sent, if the client is there."""
+        """Finish the messages that have arrived, because the connection ends.
+
+        What is put into the outbox by then is still sent, if the client is connected.
+        """
         raise NotImplementedError
 
     async def leave(self) -> None:
-        """It has ended, and nothing more is sent."""
+        """Handle the end of sending: the connection has ended, and nothing more is sent."""
 
     async def render(self, message: str) -> str:
-        """Return a message as it is sent."""
+        """Return a message in the form in which it is sent."""
         return message
 
-    # What they use.
+    # Methods that doors use.
 
     @property
     def is_over(self) -> bool:
-        """Tell whether the server is ending it."""
+        """Return whether the server is ending the connection."""
         return self._over.done()
 
     def end(self, closing: Closing | None) -> None:
-        """Have it end soon; of several reasons the first one counts. None: the client takes nothing, so it is told nothing."""
+        """End the connection soon. The first reason counts. None: the client does not read, so no reason is sent."""
         if not self._over.done():
             self._closing = closing
             self._over.set_result(None)
 
     async def run(self) -> None:
-        """Serve until the client hangs up, or the server ends it."""
+        """Serve the connection until the client closes it, or the server ends it."""
         receiving: asyncio.Task[None] | None = None
         try:
             self._transport = await self._proto.accept()
@@ -138,18 +141,22 @@ class WebSocket:
             await self._finish(receiving)
 
     async def send(self, messages: list[str]) -> None:
-        """Send messages one by one. Raises RuntimeError when the client is gone."""
+        """Send messages one by one, and remove each from the list. Raises RuntimeError when the client has disconnected.
+
+        The HTTP server copies a message. So the original is not kept until the client has read it.
+        """
         assert self._transport is not None
-        for message in messages:
-            await self._transport.send_str(await self.render(message))
+        messages.reverse()
+        while messages:
+            await self._transport.send_str(await self.render(messages.pop()))
             self.outbox.moved()
 
     def message_bytes_max(self) -> int:
-        """Return how many bytes a message may have, at the moment."""
+        """Return the current limit for the bytes of a message."""
         return limits.message_bytes_max
 
     def _cut_off(self, connection: Connection) -> None:
-        """End it at once: a message is too large before it is complete. Nothing more of it is read."""
+        """End the connection at once: an incomplete message is already too large. Nothing more of it is read."""
         self.end(Closing.TOO_LARGE)
         says_why = self._links.reach(self._scope) and self.outbox.is_idle
         connection.abort(close_frame(Closing.TOO_LARGE) if says_why else b"")
@@ -172,7 +179,7 @@ class WebSocket:
                 message = await self._transport.receive()
                 if arrival is not None:
                     arrival.complete = True
-            except RuntimeError:  # the connection is gone, or what came is not what it should be: nobody tells which
+            except RuntimeError:  # lost connection or invalid frame: the HTTP server does not say which
                 self.end(Closing.BAD_FRAME)
                 return
             if message.kind == _CLOSE or self._over.done():
@@ -185,7 +192,7 @@ class WebSocket:
             await self.outbox.room()
 
     async def _finish(self, receiving: asyncio.Task[None] | None) -> None:
-        there = self._over.done()  # then the client gets what is meant for it
+        there = self._over.done()  # if so, the client gets what is still to be sent
         if not there:
             self.outbox.close()
         try:
@@ -205,7 +212,7 @@ class WebSocket:
             self._proto.close(self._closing)
             if receiving is not None:
                 receiving.cancel()
-            # The connection is closed when nobody holds these any more, and that should not wait for the garbage collector.
+            # The connection is closed when nothing refers to these any more. That should not wait for the garbage collector.
             self._transport = None
             del self._proto
             self.ended.set_result(None)
@@ -215,7 +222,7 @@ S = TypeVar("S", bound=WebSocket)
 
 
 class OpenSockets(Generic[S]):
-    """Those of a door that are open, ``most`` at a time."""
+    """The open connections of a door, at most ``most`` at a time."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -229,12 +236,12 @@ class OpenSockets(Generic[S]):
         return iter(self._open)
 
     def check_room(self) -> None:
-        """Raise TooMany if there is no room for one more, or the door is closed."""
+        """Raise TooMany if there is no room for one more connection, or the door is closed."""
         if self._closed or len(self._open) >= self._most:
             raise TooMany("Too many WebSocket connections")
 
     async def serve(self, socket: S) -> None:
-        """Serve one that was admitted, until it ends."""
+        """Serve an admitted connection until it ends."""
         self._open.add(socket)
         try:
             await socket.run()
@@ -242,11 +249,11 @@ class OpenSockets(Generic[S]):
             self._open.discard(socket)
 
     def shut(self) -> None:
-        """Let no more in."""
+        """Admit no more connections."""
         self._closed = True
 
     async def close(self) -> None:
-        """End all of them, after what is already on its way to them."""
+        """End all connections, after sending what is already queued for them."""
         self.shut()
         sockets = list(self._open)
         for socket in sockets:

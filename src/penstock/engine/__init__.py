@@ -1,1 +1,1 @@
-"""The verbs: everything Penstock can do with a job, each as a batch, gathered and committed together."""
+"""The commands: everything that Penstock can do with a job. They are collected in batches and committed together."""

@@ -1,4 +1,4 @@
-"""What the rest of the server may ask of an engine. Doors know these protocols, and neither of the classes behind them.
+"""What the rest of the server may ask of an engine. Doors use these protocols, and neither of the classes behind them.
 
 ``Engine`` (one shard) and ``ShardedEngine`` (several) are an ``EngineApi``; an ``Engine`` is a ``ShardApi``, too.
 """
@@ -50,7 +50,7 @@ class ReadyListsApi(Protocol):
         """Return the number of jobs on the ready list of a queue, as far as this server knows."""
 
     async def clear(self, key: QueueKey, *, soon: bool = False, then: Callable[[], None] | None = None) -> None:
-        """Take everything back from the ready list of a queue."""
+        """Take all jobs back from the ready list of a queue."""
 
 
 class BufferApi(Protocol):
@@ -72,7 +72,7 @@ class BufferApi(Protocol):
         """Return the number of jobs of a queue that are answered and not stored."""
 
     def takes(self, parts: Sequence[tuple[QueueKey, Sequence[NewJob]]], /) -> bool:
-        """Tell whether pushes to some queues may be answered before they are stored."""
+        """Return whether pushes to some queues may be answered before they are stored."""
 
 
 class EngineApi(Protocol):
@@ -95,7 +95,7 @@ class EngineApi(Protocol):
 
     @property
     def clock(self) -> Clock:
-        """The clock that leases and schedules go by."""
+        """The clock for leases and schedules."""
 
     @property
     def stats(self) -> EngineStats:
@@ -122,7 +122,10 @@ class EngineApi(Protocol):
         """Quotas of namespaces; None: there are none."""
 
     async def wait(self, namespace: str, ref: JobRef, timeout_ms: int) -> JobOutcome | None:
-        """Wait up to ``timeout_ms`` until a job ends, and return how; None: it has not ended. Raises JobNotFound, TooMany."""
+        """Wait up to ``timeout_ms`` until a job ends, and return how; None: it has not ended.
+
+        Raises JobNotFound, TooMany.
+        """
 
     @property
     def waiting_callers(self) -> int:
@@ -161,11 +164,11 @@ class ShardApi(EngineApi, ClaimShard, Protocol):
 
     @property
     def leads(self) -> bool:
-        """Whether this server does the tasks of the shard that one server at a time may do."""
+        """Whether this server does the tasks of the shard that only one server at a time may do."""
 
     @property
     def replays(self) -> FairTurns:
-        """Turns of those who read the journal, for each namespace."""
+        """Turns of readers of the journal, for each namespace."""
 
     @property
     def journal_vouched(self) -> int:
@@ -180,4 +183,4 @@ class ShardApi(EngineApi, ClaimShard, Protocol):
         """The enqueue buffer; None: there is none."""
 
     def may_have_waiting(self, queue: Queue, /) -> bool:
-        """Tell whether, as far as this server knows, a queue has a job to claim."""
+        """Return whether, as far as this server knows, a queue has a job to claim."""

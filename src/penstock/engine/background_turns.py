@@ -1,4 +1,4 @@
-"""When work that no request waits for may be done, such as sending events, while several namespaces share the event loop."""
+"""When work for which no request waits, such as sending events, may be done while several namespaces share the event loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Place = asyncio.Future[None]
 
 
 class SharedLoop(Protocol):
-    """What decides whether several namespaces share the event loop: ``FairShare``."""
+    """Decides whether several namespaces share the event loop: ``FairShare``."""
 
     @property
     def shared(self) -> bool:
@@ -24,10 +24,11 @@ class SharedLoop(Protocol):
 
 
 class BackgroundTurns:
-    """The lines of such work, one for each namespace. They are served in rotation by a task that exists only while some wait.
+    """The lines of such work, one for each namespace.
 
-    Before each turn it waits for the small requests of other namespaces in progress (``FairShare.give_way``). In one turn,
-    ``limits.share_background_places`` of a line go on.
+    They are served in rotation by a task that exists only while work waits. Before each turn the task waits for the small
+    requests of other namespaces in progress (``FairShare.give_way``). In one turn, ``limits.share_background_places`` of a
+    line continue.
     """
 
     def __init__(self, share: SharedLoop) -> None:
@@ -36,7 +37,7 @@ class BackgroundTurns:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, namespace: str) -> Place | None:
-        """Return None if work of a namespace may begin now, else what it has to wait for."""
+        """Return None if work of a namespace may begin now, else a future to wait for."""
         if not self._share.shared:
             return None
         place: Place = asyncio.get_running_loop().create_future()

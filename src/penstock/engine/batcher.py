@@ -1,13 +1,13 @@
-"""Gathers commands and commits them together.
+"""Collects commands and commits them together.
 
-Commands that arrive while the event loop is busy with a transaction wait for the next one; then they all go into it. So the
-more there is to do, the larger the groups, and nobody ever waits for a timer. This is group commit: with durability
-``always``, one fsync in a thread answers everything committed before it began, and the next group forms meanwhile.
+Commands that arrive while the event loop is busy with a transaction wait for the next one; then all of them go into it. So
+groups are larger when there is more to do, and no command ever waits for a timer. This is group commit: with durability
+``always``, one fsync in a thread answers everything that was committed before it began, and the next group forms meanwhile.
 
-On a store with several lanes, a server that is busy has several groups under way, so that the store has something to do while
-the server thinks, and the other way round. Pushes and acknowledgements, which stand for themselves, have lanes of their own,
-and are done there in order. The main lane has the rest: claims, time, and everything that changes what others go by. What needs
-to be alone waits for all.
+On a store with several lanes, a busy server has several groups in progress, so that the store works while the server
+computes, and the server computes while the store works. Pushes and acknowledgements do not depend on other commands. They
+have lanes of their own, and are done there in order. The main lane has all other commands: claims, timers, and changes on
+which other commands depend. A batch that has to be alone waits for all lanes.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ T = TypeVar("T")
 
 
 class AnswerGroup(NamedTuple):
-    """Answers that may leave together, and when their batch began to form."""
+    """Answers that may be sent together, and when their batch began to form."""
 
     answers: list[tuple[AnyCommand, Any]]
-    work: UnitOfWork | None  #: what to time and to tell; None if another group of the same work does
+    work: UnitOfWork | None  #: for timings and events; None if another group of the same work has it
     since: float
 
 
 class Beside:
-    """A lane beside the main one: what waits for it, since when, and what it is doing."""
+    """A lane beside the main one: its waiting commands, since when they wait, and its running task."""
 
     def __init__(self, pending: FairQueue) -> None:
         self.pending = pending
@@ -59,10 +59,10 @@ class Beside:
 
 
 class Batcher:
-    """One per store. ``apply`` decides a batch of commands inside a transaction; ``apply_beside`` one next to another.
+    """One per store.
 
-    ``wants_alone`` tells whether the next batch of the main lane has something to do that needs to be alone. ``weigh``: see
-    ``FairQueue``.
+    ``apply`` runs a batch of commands inside a transaction; ``apply_beside`` runs one beside another batch. ``wants_alone``
+    returns whether the next batch of the main lane has to be alone. ``weigh``: see ``FairQueue``.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Batcher:
         durability: Durability,
         sync_interval_ms: int,
     ) -> None:
-        #: Offered what is refused because its queue is on another shard; True if it is taken care of.
+        #: Called with a command that is refused because its queue is on another shard; True if it took the command over.
         self.send_on: Callable[[AnyCommand, Exception], bool] = lambda _command, _error: False
         #: Number of the first event of the journal that is not yet as durable as an answer promises.
         self.vouched = store.journal_next
@@ -103,7 +103,7 @@ class Batcher:
         self._beside: dict[int, Beside] = {}
         if store.capabilities.lanes > 1:
             self._beside = {lane: Beside(FairQueue(weigh, clock.stopwatch, share)) for lane in (Lane.PUSHES, Lane.ACKS)}
-        self._parted = False  #: the main lane is running, and has nothing that could be done beside
+        self._parted = False  #: the main lane is running, and has no command that could be done beside it
         self._unsynced: list[AnswerGroup] = []
         self._syncing: asyncio.Task[None] | None = None
         self._next_sync: Alarm | None = None
@@ -111,10 +111,10 @@ class Batcher:
         self._closed = False
 
     def submit(self, command: Command[T]) -> asyncio.Future[T]:
-        """Queue a command for the next transaction; the future is its answer. Raises what keeps it from being queued."""
+        """Queue a command for the next transaction; the future is its answer. Raises an error if it cannot be queued."""
         if self._closed:
             raise ShuttingDown
-        self._store.check_writable(grows=command.grows)  # nobody should wait behind one whose outcome is being found out
+        self._store.check_writable(grows=command.grows)  # no command should wait behind one whose outcome is being found out
         beside = self._beside.get(command.lane) if self._beside else None
         if beside is not None and (self._parted or beside.running is not None):
             self._do_beside(beside, command)
@@ -127,7 +127,7 @@ class Batcher:
         return future
 
     def put_back(self, command: AnyCommand) -> None:
-        """Queue a command that somebody waits for already: the fast path, or another shard, could not do it."""
+        """Queue a command again that a caller already waits for: the fast path, or another shard, could not run it."""
         waited_for = command.future
         try:
             self.submit(command)
@@ -138,7 +138,7 @@ class Batcher:
         command.future = waited_for
 
     async def close(self) -> None:
-        """Finish what was submitted; everything later is refused."""
+        """Finish all submitted commands; later ones are refused."""
         self._closed = True
         while True:
             tasks = (self._running, self._syncing, *(lane.running for lane in self._beside.values()))
@@ -167,21 +167,21 @@ class Batcher:
             self._parted = False
 
     def _part(self, *, busy: bool) -> None:
-        """Leave to the lanes beside what may be done there, unless there was nothing else to do a moment ago.
+        """Move commands to the lanes beside that may be done there, unless the batcher was idle a moment ago.
 
-        What is done beside is done in order, so from then on nothing of it may be done in the main lane.
+        The commands of a lane are done in order. So from then on none of them may be done in the main lane.
         """
         self._parted = True
         if busy:
             for command in self._pending.take_out(
                 self._beside
-            ):  # there is room: as long as a lane rests, nothing waits for it
+            ):  # there is room: while a lane is idle, no command waits for it
                 self._do_beside(self._beside[command.lane], command)
         elif self._pending.has(self._beside):
             self._parted = False
 
     def _take_all(self) -> list[AnyCommand]:
-        """Take the next batch of all lanes: whoever is alone must have heard those who came before."""
+        """Take the next batch of all lanes: a batch that is alone must include all earlier commands."""
         self._parted = False
         batch = self._pending.take()
         for lane in self._beside.values():
@@ -204,14 +204,15 @@ class Batcher:
             lane.running = None
 
     async def _gather(self, pending: FairQueue) -> None:
-        """Wait as long as every turn of the event loop brings more: a transaction costs much, one more command in it little.
+        """Wait as long as each turn of the event loop brings more commands.
 
-        While several namespaces are active, one turn is all: a flood brings more in every turn.
+        A transaction costs much, one more command in it little. While several namespaces are active, wait for one turn only,
+        because a namespace with many requests brings more in every turn.
         """
         seen = 0
         while seen < len(pending):
             seen = len(pending)
-            await settle(1)  # at least once, so that others are read, and answered, between two batches
+            await settle(1)  # at least once, so that other connections are read and answered between two batches
             if pending.full or self._share.shared:
                 return
 
@@ -242,7 +243,7 @@ class Batcher:
         self._deliver(work, since)
 
     async def _transact_at_last(self, batch: list[AnyCommand], *, alone: bool, beside: Beside | None) -> UnitOfWork:
-        """Try it again as long as others get in the way: many servers may be changing the same at the same time."""
+        """Repeat a transaction as long as other servers get in the way: many may be changing the same rows."""
         for _ in range(limits.row_changed_tries_max - 1):
             try:
                 return await self._transact(batch, alone=alone, beside=beside)
@@ -267,16 +268,16 @@ class Batcher:
         return work
 
     def _announce(self, work: UnitOfWork) -> None:
-        """Tell everybody inside the server what was committed. It is committed: nothing here may undo or repeat it."""
+        """Announce inside the server what was committed. It is committed: nothing here may undo or repeat it."""
         for call in work.after_commit:
             call()
         self._signals.committed.emit(work)
 
     async def _sort_out(self, batch: list[AnyCommand], error: Exception, *, beside: Beside | None) -> None:
-        """Nothing of the batch was stored, as far as is known. Find out which command is to blame, so that it fails alone."""
-        if isinstance(error, StorageFull):  # what needs little room has a chance: there may be a reserve
+        """Find the command that made its batch fail, so that it fails alone. As far as is known, nothing was stored."""
+        if isinstance(error, StorageFull):  # commands that need little space may succeed: there may be a reserve
             batch = self._refuse_growing(batch)
-        elif isinstance(error, OutcomeUnknown) or len(batch) == 1:  # what may have happened must not be done again
+        elif isinstance(error, OutcomeUnknown) or len(batch) == 1:  # what may be stored must not be repeated
             for command in batch:
                 self._blame(command, error)
             return
@@ -285,7 +286,7 @@ class Batcher:
                 await self._commit([command], alone=True, beside=beside, last_try=True)
 
     def _refuse_growing(self, batch: list[AnyCommand]) -> list[AnyCommand]:
-        """Refuse what needs more room, which there is none for; return the rest."""
+        """Refuse commands that need more space on disk if there is none; return the rest."""
         try:
             self._store.check_writable(grows=True)
         except PenstockError as error:
@@ -310,7 +311,7 @@ class Batcher:
     # Durability.
 
     def _deliver(self, work: UnitOfWork, since: float) -> None:
-        """Answer a committed piece of work, now or after the next fsync."""
+        """Answer committed work, now or after the next fsync."""
         for command, error in work.refusals:
             self._refuse(command, error)
         now, later = work.answers, work.answers
@@ -332,7 +333,7 @@ class Batcher:
             self._unsynced.append(AnswerGroup(later, None if now else work, since))
             self._start_sync()
         elif self._durability is Durability.ALWAYS and work.tx.wrote and not work.answers:
-            self._sync_in_background()  # nobody was promised anything, but it happened, and is to be told of
+            self._sync_in_background()  # no answer waits for it, but its events do
         elif self._durability is Durability.INTERVAL and self._next_sync is None and work.tx.wrote:
             self._next_sync = self._clock.call_at(self._clock.steady_ms() + self._sync_interval_ms, self._sync_in_background)
 
@@ -351,7 +352,7 @@ class Batcher:
             self._syncing = self._loop.create_task(self._sync(), name="penstock-sync")
 
     async def _sync(self) -> None:
-        """Sync as long as there is something to sync: one fsync covers all that was committed before it began."""
+        """Run fsyncs as long as there is something to write: one covers all that was committed before it began."""
         try:
             while self._unsynced or self._sync_wanted:
                 groups, self._unsynced = self._unsynced, []
@@ -360,7 +361,7 @@ class Batcher:
                 try:
                     await self._store.sync()
                 except OutcomeUnknown as error:
-                    # What was answered already is covered by the chosen durability; from here on writes are refused.
+                    # Answers that were sent already are covered by the chosen durability; from here on writes are refused.
                     log.error("fsync failed", error=str(error))
                     for group in groups + self._unsynced:
                         for command, _ in group.answers:
@@ -376,7 +377,7 @@ class Batcher:
             self._syncing = None
 
     def vouch(self, journal_next: int) -> None:
-        """Note that the journal is durable up to a number, and announce it."""
+        """Record that the journal is durable up to a number, and announce it."""
         self.vouched = journal_next
         self._signals.durable.emit()
 

@@ -1,4 +1,4 @@
-"""A command: one verb with its arguments, on its way from a door to the store and back."""
+"""A command: one operation with its arguments, on its way from a door to the store and back."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 Outcome = TypeVar("Outcome")
 T = TypeVar("T")
 
-#: How a job is named from outside: by its id, or by its producer's own id.
+#: A job as clients name it: by its id, or by its custom id.
 JobRef = int | str
 
 
 class Lane:
-    """Where commands are done while there is more to do than one transaction at a time can. In each lane, in order.
+    """Lanes: where commands run when there is more to do than one transaction at a time can do. In each lane, in order.
 
-    What has a lane of its own serves nobody who waits in line, and needs nothing of what is done in the other lanes. Plain
+    A command with a lane of its own answers no waiting claim, and does not depend on what is done in the other lanes. Plain
     integers: looking up a member of an enum costs more than the rest of the choice.
     """
 
@@ -30,60 +30,60 @@ class Lane:
 
 
 class IfUnknown:
-    """What to do about a command whose outcome is unknown, for the person who gets that answer."""
+    """Advice about a command whose outcome is unknown, for the person who gets that answer."""
 
-    CHANGE: Final = "Look at what it was about, and send it again if it did not."
+    CHANGE: Final = "Check whether the change was made, and send it again if it was not."
     PUSH: Final = (
-        "Push it again with the same jobId or Idempotency-Key, and it is there once. Without one it may be there twice."
+        "Push it again with the same jobId or Idempotency-Key: it is stored once. Without one it may be stored twice."
     )
-    PULL: Final = "Pull again: what was leased without an answer comes back when its lease ends."
-    SETTLE: Final = "Send it again with the same token: a refusal then means that it counted, or that the lease is over."
+    PULL: Final = "Pull again: jobs that were leased without an answer are ready again when their leases end."
+    SETTLE: Final = "Send it again with the same token: a refusal then means that it counted, or that the lease has ended."
     SETTLE_BY_ID: Final = "Send it again: it counts once. If it is not found then, it counted."
 
 
 class Command(Generic[Outcome]):
-    """Base of all verbs. A door makes one and awaits ``engine.run(command)``.
+    """Base of all commands. A door makes one and awaits ``engine.run(command)``.
 
-    A verb is a subclass of this with its arguments, and one ``apply`` function that decides a whole list of such commands
+    Each command is a subclass with its arguments, and has one ``apply`` function that runs a whole list of such commands
     inside a transaction; ``dispatch.py`` lists them all.
     """
 
     __slots__ = ("bounced_ms", "future")
 
-    lane: ClassVar[int] = Lane.MAIN  #: where it is done while the server is busy
-    grows: ClassVar[bool] = False  #: it needs more room on disk, so it is refused while the disk is full
+    lane: ClassVar[int] = Lane.MAIN  #: where it runs while the server is busy
+    grows: ClassVar[bool] = False  #: it needs more space on disk, so it is refused while the disk is full
     if_unknown: ClassVar[str] = IfUnknown.CHANGE  #: what to do if its outcome is unknown
     durable: bool = False  #: its answer waits for an fsync even if the server's durability would not
 
     def tenant(self) -> str | None:
-        """Return the namespace whose share of a batch it takes; None: it is in the next batch, whatever else waits.
+        """Return the namespace whose share of a batch it uses; None: it is in the next batch, whatever else waits.
 
-        Verbs by which workers show that they are alive are of the second kind, so that no lease ends while they wait.
+        Commands by which workers renew leases are of the second kind, so that no lease expires while they wait.
         """
         return None
 
     def weight(self) -> int:
-        """Return what it costs, in units of what storing one small job costs."""
+        """Return its cost; the unit is the cost of storing one small job."""
         return 1
 
     def needed_queues(self) -> Iterable[QueueKey]:
-        """Return the queues that it needs here. If one is on another shard, the command is refused before its verb runs."""
+        """Return the queues that it needs here. If one is on another shard, the command is refused before it runs."""
         return ()
 
     def unheld_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
-        """Return the jobs that it changes without proof of a lease: each with its namespace (None: any) and what names it.
+        """Return the jobs that it changes without a lease token: each with its namespace (None: any) and its name.
 
-        Those of them that are on a ready list get their places in the queue back before the verb runs.
+        Those of them that are on a ready list get their places in the queue back before the command runs.
         """
         return ()
 
     def __init__(self) -> None:
         self.future: asyncio.Future[Outcome]
-        self.bounced_ms: int  #: steady ms when a shard first said that its queue is elsewhere; not set otherwise
+        self.bounced_ms: int  #: steady ms when a shard first refused it because of a moved queue; else not set
 
 
 class QueueCommand(Command[Outcome]):
-    """Base of the verbs about one queue."""
+    """Base of the commands about one queue."""
 
     __slots__ = ("queue",)
 
@@ -99,7 +99,7 @@ AnyCommand = Command[Any]
 
 
 class Submit(Protocol):
-    """Takes a command; awaiting the future gives the answer, or raises why there is none."""
+    """Takes a command. Awaiting the future gives the answer, or raises the error."""
 
     def __call__(self, command: Command[T], /) -> asyncio.Future[T]:
         """Submit a command."""

@@ -1,7 +1,7 @@
-"""What the parts of an engine know of it: verbs, timers, maintenance services, waiters, and the optional stages.
+"""What the parts of an engine use of it: commands, timers, maintenance services, waiters, and the optional stages.
 
-``Engine`` is made of these parts and imports them, so they must not import it. They import these protocols instead; that keeps
-the modules of the engine free of cycles.
+``Engine`` is made of these parts and imports them, so they must not import it. They import these protocols instead; that
+keeps the modules of the engine free of cycles.
 """
 
 from __future__ import annotations
@@ -46,36 +46,36 @@ class WaitingClaims(Protocol):
         """Remove a claim from the line of its queue; False: it was not in it."""
 
     def nudge_at(self, queue: QueueKey, steady_ms: int, /) -> None:
-        """Look at the line of a queue again at a moment of the steady clock."""
+        """Serve the line of a queue again at a moment of the steady clock."""
 
     def nudge_ready(self, work: UnitOfWork, /) -> None:
-        """Look at the lines of the queues in which a transaction has made jobs ready."""
+        """Serve the lines of the queues in which a transaction has made jobs ready."""
 
     def nudge_all(self) -> None:
-        """Look at all lines."""
+        """Serve all lines again."""
 
 
 class LeaseTimer(Protocol):
     """When leases may be ended: see ``Timer``."""
 
     def arm(self) -> None:
-        """Sleep until the next moment something falls due."""
+        """Sleep until the next moment at which a job, lease or cron is due."""
 
     def set_grace(self, steady_ms: int, /) -> None:
-        """Give late heartbeats time after the server was silent for long."""
+        """Begin the grace period for late heartbeats if the server was silent for long."""
 
     def may_expire_leases(self, steady_ms: int, /) -> bool:
-        """Tell whether leases may be ended now."""
+        """Return whether leases may be ended now."""
 
     def end_grace(self) -> None:
-        """End the time for late heartbeats: all leases that were over are ended."""
+        """End the grace period for late heartbeats: all expired leases were ended."""
 
 
 class ReadyListServer(ReadyListsApi, Protocol):
     """Serves claims at hot queues from ready lists: see ``ReadyCache``."""
 
     def serves(self, work: UnitOfWork, queue: Queue, /) -> bool:
-        """Tell whether a queue has a ready list, or has lost it."""
+        """Return whether a queue has a ready list, or has lost it."""
 
     def serve(self, work: UnitOfWork, queue: Queue, newcomers: Sequence[Claim], /) -> None:
         """Take over the claims at a queue once the work is committed."""
@@ -94,7 +94,7 @@ class EngineContext(ShardApi, Protocol):
     """The engine of one shard, as its parts know it."""
 
     handed: UnconfirmedLeases  #: jobs from ready lists whose leases the store does not know yet
-    hot: Mapping[int, int]  #: queues with a ready list, as of our latest transaction, by number
+    hot: Mapping[int, int]  #: queues with a ready list, as of this server's latest transaction, by number
 
     @property
     def engines(self) -> Sequence[EngineContext]:

@@ -1,7 +1,7 @@
-"""All verbs, in the order in which a batch applies them.
+"""All commands, in the order in which a batch applies them.
 
-The order is a promise: what producers bring is there before workers are heard, workers are heard before time is told to pass,
-and claims come last, so that they see all of it. To add a verb, write its command and its function, and give it a line here.
+The order is a promise. Pushes come before the commands of workers, and these come before timers. Claims come last, so that
+they see the result of all others. To add a command, write its class and its function, and give it a line here.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     queue_move.Retarget: queue_move.retarget,
     claim_waiters.RecheckQueue: serve_claims.recheck_queue,
     timers.Tick: timers.tick,
-    # Last, so that everything of the batch that is about the queue is done before it stops, and after it goes on.
+    # Last, so that all commands of the batch about the queue are done before it stops, and after it continues.
     queue_move.Freeze: queue_move.freeze,
     queue_move.HandOver: queue_move.hand_over,
     queue_move.Open: queue_move.open_,
@@ -150,7 +150,7 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
 
 
 async def apply(engine: EngineContext, work: UnitOfWork, batch: Sequence[AnyCommand]) -> None:
-    """Apply a batch, verb by verb."""
+    """Apply a batch, one kind of command after the other."""
     if work.queues_have_moved:
         batch = _without_elsewhere(work, batch)
     by_verb = _by_verb(batch)
@@ -164,12 +164,12 @@ async def apply(engine: EngineContext, work: UnitOfWork, batch: Sequence[AnyComm
         await fast.prefetch(engine, work, prefetches)
     if claims or engine.room.size:
         await serve_claims.claim(engine, work, claims)
-        if work.followed < len(work.ended):  # a claim may have met a job whose time-to-live is over
+        if work.followed < len(work.ended):  # a claim may have found a job whose time-to-live is over
             await dependencies.follow_up(engine, work)
 
 
 async def apply_beside(engine: EngineContext, work: UnitOfWork, batch: Sequence[AnyCommand]) -> None:
-    """Apply a batch next to another one, which looks after time and those who wait: they hear of it after the commit."""
+    """Apply a batch beside another one, which runs the timers. Waiting claims are served after this commit."""
     if work.queues_have_moved:
         batch = _without_elsewhere(work, batch)
     await _before_sweep(engine, work, _by_verb(batch))
@@ -207,12 +207,12 @@ def _place_of(verb: type[AnyCommand]) -> int:
 
 
 async def _withdraw_unheld(engine: EngineContext, work: UnitOfWork, commands: Sequence[AnyCommand]) -> None:
-    """Take the jobs that commands change without proof of a lease off their ready lists."""
+    """Take the jobs that commands change without a lease token off their ready lists."""
     named = [each for command in commands for each in command.unheld_jobs()]
     await work.prefetch([ref for _, ref in named])
     jobs: list[Job | None] = []
     for namespace, ref in named:
-        with contextlib.suppress(QueueMoving):  # the verb finds that out, too
+        with contextlib.suppress(QueueMoving):  # the command raises it, too
             if namespace is not None:
                 jobs.append(await work.find(namespace, ref))
             elif isinstance(ref, int):
@@ -221,7 +221,7 @@ async def _withdraw_unheld(engine: EngineContext, work: UnitOfWork, commands: Se
 
 
 def _without_elsewhere(work: UnitOfWork, batch: Sequence[AnyCommand]) -> list[AnyCommand]:
-    """Refuse commands that need a queue which is on another shard, or on its way to one. Return the others."""
+    """Refuse commands that need a queue which is on another shard, or moving to one. Return the others."""
     rest: list[AnyCommand] = []
     for command in batch:
         if any(work.is_elsewhere(key) for key in command.needed_queues()):

@@ -58,10 +58,10 @@ class Engine:
     """Create it inside the event loop, ``start`` it, and ``await engine.run(command)``.
 
     ``durability``: what an answer means, see Durability. ``sync_interval_ms``: with ``interval``, how much a power cut may
-    take at most. ``retention``: how much of the past is kept. ``feed``, ``stats``, ``workers``, ``share``: those that the
-    shards of a server have together. ``quotas``: asked before pushes, before rows are staged, and before the server pushes
-    jobs by itself. ``counts_pushes``: whether this engine asks before pushes; False for a shard, where the ShardedEngine
-    does. ``ready_cache``, ``buffer``: make the optional stages of the submit chain (see ``submit.py``).
+    lose at most. ``retention``: how much of the past is kept. ``feed``, ``stats``, ``workers``, ``share``: those that the
+    shards of a server have in common. ``quotas``: asked before pushes, before rows are staged, and before the server itself
+    pushes jobs. ``counts_pushes``: whether this engine asks before pushes; False for a shard, where the ShardedEngine asks.
+    ``ready_cache``, ``buffer``: make the optional stages of the submit chain (see ``submit.py``).
     """
 
     def __init__(
@@ -96,14 +96,14 @@ class Engine:
         self.room = ClaimWaiters(self)
         self.completions = ResultWaiters(self)
         self.held_jobs = LeaseWaiters()
-        self.replays = FairTurns(limits.replays_max)  #: turns of those who read the journal, for each namespace
+        self.replays = FairTurns(limits.replays_max)  #: turns of readers of the journal, for each namespace
         self.timer = Timer(self)
-        self.leads = not store.capabilities.is_shared  #: whether it does what one server at a time may do for a shard
+        self.leads = not store.capabilities.is_shared  #: whether it does the shard's tasks for one server at a time
         self._lead_ends: Alarm | None = None
         self.handed = UnconfirmedLeases()  #: jobs from ready lists whose leases the store does not know yet
-        self.hot: Mapping[int, int] = {}  #: queues with a ready list, as of our latest transaction, by number
+        self.hot: Mapping[int, int] = {}  #: queues with a ready list, as of this server's latest transaction, by number
         self._batcher = self._make_batcher(durability, sync_interval_ms)
-        #: Asked before rows are staged, and before the server pushes jobs by itself.
+        #: Asked before rows are staged, and before the server itself pushes jobs.
         self.quotas = quotas
         #: Answers pushes to some queues before they are stored.
         self.buffer = None if buffer is None else buffer(self)
@@ -143,7 +143,7 @@ class Engine:
         return services
 
     def _subscribe(self) -> None:
-        """Have the parts of the engine called when something happens."""
+        """Subscribe the parts of the engine to its signals."""
         signals = self.signals
         self.store.when_moved.append(signals.queues_moved.emit)
         signals.queues_moved.subscribe(self._look_around)
@@ -208,7 +208,7 @@ class Engine:
         return (self,)
 
     def of(self, _queue: QueueKey) -> Engine:
-        """Return the engine of a queue: this one has them all."""
+        """Return the engine of a queue: this one has all queues."""
         return self
 
     async def wait(self, namespace: str, ref: JobRef, timeout_ms: int) -> JobOutcome | None:
@@ -243,7 +243,7 @@ class Engine:
             command.future.set_exception(error)
 
     def when_away(self, send_on: Callable[[AnyCommand, Exception], bool]) -> None:
-        """Offer to ``send_on`` what is refused because its queue is on another shard."""
+        """Register a function that takes over commands which are refused because their queue is on another shard."""
         self._batcher.send_on = send_on
 
     def run_unheard(self, command: AnyCommand) -> None:
@@ -252,7 +252,7 @@ class Engine:
             self._batcher.submit(command).add_done_callback(_ignore)
 
     def highest_id(self) -> int:
-        """Return an id that nothing stored so far is above, whichever server has stored it."""
+        """Return an id that no stored job is above, whichever server has stored it."""
         if not self.store.capabilities.is_shared:
             return self.ids.mark()
         return max(self.ids.mark(), first_of(self.clock.now_ms() + limits.clock_apart_ms))
@@ -260,21 +260,22 @@ class Engine:
     def end_serial(self, work: UnitOfWork) -> int:
         """Return a serial for the end of a job that is above the ids of all jobs that were pushed before it.
 
-        Another server may have pushed one after this transaction had begun, and before it got hold of the job that ends.
+        Another server may have pushed one after this transaction had begun, and before it locked the job that ends.
         """
         if not self.store.capabilities.is_shared:
             return work.serial()
         return self.ids.above(self.clock.now_ms() + limits.clock_apart_ms)
 
     def may_have_waiting(self, queue: Queue) -> bool:
-        """Tell whether, as far as this server knows, there is something to claim."""
+        """Return whether, as far as this server knows, a queue has a job to claim."""
         found = self.store.queue_find(queue.key)
         return found is not None and self.store.counts(found).waiting > 0
 
     def take_lead(self, term: int | None, until_ms: int = 0) -> None:
-        """Record a leadership change. The leader does the tasks that one server at a time may do. ``term`` None: another leads.
+        """Record a leadership change. The leader does the tasks that only one server at a time may do.
 
-        ``until_ms``: end of the lead by the steady clock, should the database be out of reach by then.
+        ``term``: None if another server leads. ``until_ms``: end of the lead by the steady clock, in case the database
+        cannot be reached then.
         """
         if self._lead_ends is not None:
             self._lead_ends.cancel()
@@ -304,7 +305,7 @@ class Engine:
         self.timer.arm()
 
     def _look_around(self) -> None:
-        """Handle moved queues: callers that wait at one, or for the end of one of its jobs, are looked at again."""
+        """Handle moved queues: callers that wait at one, or for the end of one of its jobs, are checked again."""
         if self.room.size:
             self.room.look_around()
         self.completions.look_at_all()
@@ -314,11 +315,11 @@ class Engine:
     def _queue_or_none(self, number: int) -> Queue | None:
         try:
             return self.store.queue_by_number(number)
-        except KeyError:  # made by another server a moment ago, so no caller waits at it here
+        except KeyError:  # another server has just created it, so no caller waits at it here
             return None
 
     def _weigh(self, command: AnyCommand, weight: int) -> int:
-        """Return what a heavy command costs. A claim for many jobs costs little where there are few."""
+        """Return the cost of a heavy command. A claim for many jobs costs little if there are few."""
         if type(command) is Claim:
             queue = self.store.queue_find(command.queue)
             weight = max(1, 0 if queue is None else min(weight, self.store.counts(queue).waiting))

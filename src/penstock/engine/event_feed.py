@@ -1,7 +1,7 @@
-"""The feed: what happens, told to whoever listens inside the server, in the order in which it was committed.
+"""The event feed: passes committed events to listeners inside the server, in the order of the commits.
 
-What is kept comes from the journal, block by block, right after its commit. What is not worth keeping (a heartbeat, a snapshot
-of figures) is passed on in a block of its own that has no number. While nobody listens, nothing is done at all.
+Events of the journal come block by block, right after their commit. Events that are not stored (a heartbeat, a snapshot of
+figures) are passed on in blocks of their own, without numbers. While there are no listeners, nothing is done.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ UNNUMBERED = 0
 
 
 class RemovedResults:
-    """What workers answered last to jobs that were removed at their end: an event tells of it a moment later.
+    """Results of jobs that were removed at their end, for the events that are made a moment later.
 
-    Bounded by number and bytes; the oldest go first. It is filled only while somebody listens.
+    Bounded by number and bytes; the oldest are removed first. It is filled only while there are listeners.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class RemovedResults:
         self._bytes = 0
 
     def get(self, job_id: int) -> bytes | None:
-        """Return the result of a job, if it is still here."""
+        """Return the result of a job, if it is still kept."""
         return self._results.get(job_id)
 
     def keep(self, job_id: int, result: bytes) -> None:
@@ -54,7 +54,7 @@ class RemovedResults:
 
 
 class EventFeed:
-    """Listeners are called on the event loop and must be quick: whoever has much to do takes a note and does it later."""
+    """Calls its listeners on the event loop. They must return quickly, and do longer work later."""
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
@@ -62,11 +62,11 @@ class EventFeed:
 
     @property
     def is_heard(self) -> bool:
-        """Tell whether anybody listens. Who would have to compute something to tell it asks this first."""
+        """Return whether there are listeners. Check this before computing something only for an event."""
         return bool(self._listeners)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Hear of everything from now on; the returned function ends that, and may be called twice."""
+        """Call a function with each block from now on. The returned function ends that, and may be called twice."""
         self._listeners.append(listener)
 
         def end() -> None:
@@ -76,7 +76,7 @@ class EventFeed:
         return end
 
     def committed(self, work: UnitOfWork) -> None:
-        """Pass on what a commit has put into the journal."""
+        """Pass on the journal block of a commit."""
         if work.tx.block is not None:
             if work.results and self.is_heard:
                 for job, arrow in work.ended:
@@ -85,14 +85,17 @@ class EventFeed:
             self.publish(work.tx.block)
 
     def publish(self, block: JournalBlock) -> None:
-        """Pass on a block, whoever has committed it."""
+        """Pass on a block, whichever server has committed it."""
         if self._listeners:
             self._tell(block)
 
     def publish_transient(
         self, kind: EventKind, payload: Mapping[str, object], now_ms: int, *, namespace: str | None = None, queue: str = ""
     ) -> None:
-        """Tell something that is not kept. ``namespace`` and ``queue``: whom it is about, if not everybody."""
+        """Publish an event that is not stored.
+
+        ``namespace``, ``queue``: what it is about; without them, it is for all listeners.
+        """
         if self.is_heard:
             about = {} if namespace is None else {0: (namespace, queue)}
             self.publish(JournalBlock(UNNUMBERED, now_ms, [queue_event(kind, 0, payload)], about))

@@ -1,9 +1,9 @@
-"""What waits for the next batch, in a line for each namespace.
+"""Commands that wait for the next batch, in a line for each namespace.
 
-As long as everything that waits fits into one batch, there are no lines: the batch is all of it, in the order it came. Only
-when more waits than a batch should take does each namespace get its share: deficit round robin (Shreedhar and Varghese, 1995),
-by the weight of the commands. Within a namespace, order is kept. So a namespace that asks for very much waits for itself, and
-others are in the next batch.
+As long as all waiting commands fit into one batch, there are no lines: the batch is all of them, in order of arrival. Only
+when more commands wait than a batch should have does each namespace get its share: deficit round robin (Shreedhar and
+Varghese, 1995), by the weight of the commands. Within a namespace, order is kept. So a namespace with very many commands
+waits for itself, and the commands of others are in the next batch.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from penstock.engine.command import AnyCommand
     from penstock.engine.fair_share import FairShare
 
-#: A line gets this part of a batch before it is the turn of the next one.
+#: A line gets this part of a batch before it is the turn of the next line.
 _TURNS_OF_BATCH: Final = 8
-#: Up to this weight, a command costs what it says: nothing is looked up for it.
+#: Up to this weight, the cost of a command is its own weight: ``weigh`` is not called.
 _LIGHT: Final = 32
 
 
 class NamespaceQueue:
-    """The commands of one namespace that wait, each with its weight, and what they may weigh in this turn."""
+    """The waiting commands of one namespace, each with its weight, and the weight that they may use in this turn."""
 
     __slots__ = ("commands", "credit")
 
@@ -37,12 +37,12 @@ class NamespaceQueue:
 
 
 class FairQueue:
-    """Commands that wait for the same lane. A command says what it costs: about as many units as it has jobs.
+    """Commands that wait for the same lane. The weight of a command is its cost: about one unit for each of its jobs.
 
-    ``weigh`` is given what a heavy command says, and returns what it costs as things are.
-    ``now`` returns seconds: after a batch in which several namespaces had to share, batches stay small for a while, so that the
-    next command of a namespace that asks for little does not meet a long one. While ``share`` says that several namespaces are
-    active, batches are small too.
+    ``weigh`` gets a heavy command and its weight, and returns its real cost. ``now`` returns seconds: after a batch in which
+    several namespaces had to share, batches stay small for a while, so that the next command of a namespace with few
+    commands does not wait for a long batch. While ``share`` reports that several namespaces are active, batches are small
+    too.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class FairQueue:
         self._now = now
         self._fresh: list[AnyCommand] = []  #: in no line yet
         self._weighed = 0  #: how many of these, from the first, ...
-        self._weight = 0  #: ... weigh this
-        self._lines: dict[str, NamespaceQueue] = {}  #: whose turn it is comes first; none is empty
-        self._first: deque[AnyCommand] = deque()  #: what is in no line, and waits for nothing but room in a batch
+        self._weight = 0  #: ... have this weight
+        self._lines: dict[str, NamespaceQueue] = {}  #: the first has the next turn; none is empty
+        self._first: deque[AnyCommand] = deque()  #: commands without a namespace: they wait only for room in a batch
         self._sorted = 0  #: commands in lines, and in ``_first``
         self._small_until = 0.0
 
@@ -63,7 +63,7 @@ class FairQueue:
         return len(self._fresh) + self._sorted
 
     def add(self, command: AnyCommand) -> bool:
-        """Have a command wait; return whether nothing else does.
+        """Add a command; return whether it is the only one.
 
         Raises TooMany if too many wait: of all commands, or of those of its namespace.
         """
@@ -74,7 +74,7 @@ class FairQueue:
         return not waiting
 
     def put_first(self, commands: Iterable[AnyCommand]) -> None:
-        """Have commands wait again that were in a batch, and were not done."""
+        """Add commands at the front that were in a batch and were not done."""
         if not self._lines:
             self._fresh[:0] = commands
             self._weighed = self._weight = 0
@@ -88,7 +88,7 @@ class FairQueue:
                 self._line(namespace).commands.appendleft((command, self._cost(command)))
 
     def take_out(self, lanes: Container[int]) -> list[AnyCommand]:
-        """Take out what may be done in other lanes, in order within each namespace."""
+        """Remove the commands that may be done in other lanes, and return them, in order within each namespace."""
         waiting = self._waiting()
         taken = [command for command in waiting if command.lane in lanes]
         if taken:
@@ -99,7 +99,7 @@ class FairQueue:
         return taken
 
     def has(self, lanes: Container[int]) -> bool:
-        """Tell whether something waits that may be done in other lanes."""
+        """Return whether a command waits that may be done in other lanes."""
         return any(command.lane in lanes for command in self._waiting())
 
     def _waiting(self) -> list[AnyCommand]:
@@ -109,7 +109,7 @@ class FairQueue:
 
     @property
     def full(self) -> bool:
-        """Tell whether there is enough for a batch."""
+        """Return whether there are enough commands for a batch."""
         if self._sorted:
             return True
         fresh, weighed = self._fresh, self._weighed
@@ -122,7 +122,7 @@ class FairQueue:
         return self._weight >= self._bound() or len(fresh) >= limits.batch_commands_max
 
     def take(self) -> list[AnyCommand]:
-        """Take the next batch: all of it, or of what is too much for one batch a share for each namespace."""
+        """Take the next batch: all commands or, if they are too many for one batch, a share for each namespace."""
         if not self.full:
             batch, self._fresh = self._fresh, []
             self._weighed = self._weight = 0
@@ -131,13 +131,13 @@ class FairQueue:
         batch = [self._first.popleft() for _ in range(min(len(self._first), limits.batch_commands_max))]
         if self._lines:
             bound = self._bound()
-            # However much there is of what waits in no line, what does gets on.
+            # However many commands there are without a namespace, the others continue, too.
             self._take_turns(batch, max(bound - sum(map(self._cost, batch)), bound // _TURNS_OF_BATCH), bound)
         self._sorted -= len(batch)
         return batch
 
     def _take_turns(self, batch: list[AnyCommand], room: int, bound: int) -> None:
-        """Go round the lines until the batch is full; the next one goes on where this one ends."""
+        """Take from the lines in turn until the batch is full; the next batch continues with the next line."""
         lines, share, taken = self._lines, bound // _TURNS_OF_BATCH, False
         while lines and room > 0 and len(batch) < limits.batch_commands_max:
             namespace, line = next(iter(lines.items()))
@@ -145,7 +145,8 @@ class FairQueue:
             line.credit += room if alone else share
             while commands and room > 0 and len(batch) < limits.batch_commands_max:
                 command, weight = commands[0]
-                # One that is larger than a batch has its turn when its line has saved for it, or nothing else is to be done.
+                # A command larger than a batch gets its turn when its line has saved enough credit, or nothing else is to be
+                # done.
                 if weight > line.credit and (taken or not alone):
                     break
                 commands.popleft()
@@ -154,7 +155,7 @@ class FairQueue:
                 line.credit -= weight
                 room -= weight
             del lines[namespace]
-            if commands:  # to the end of the round
+            if commands:  # to the end of the rotation
                 lines[namespace] = line
                 if alone:
                     line.credit = max(0, line.credit)
@@ -192,7 +193,7 @@ class FairQueue:
         return limits.batch_weight_shared_max if shared else limits.batch_weight_max
 
     def _check_room(self, command: AnyCommand) -> None:
-        """Refuse a command if there is no room for it. Nobody looks at this unless very much waits."""
+        """Refuse a command if there is no room for it. Called only if very many commands wait."""
         namespace = command.tenant()
         if namespace is not None:
             self._sort()

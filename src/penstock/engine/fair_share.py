@@ -3,14 +3,14 @@
 The batcher shares transactions (``fair_queue.py``). This module shares what comes before and after them: parsing, rendering,
 reads, events. Every listener asks it once for each request, before the body is read; event streams ask before they send.
 
-While requests of one namespace only arrive, nothing waits and nothing is counted. When a second namespace is active, each one
+While only one namespace sends requests, nothing waits and nothing is counted. When a second namespace is active, each one
 may begin ``limits.share_turn_requests`` requests in one turn of the event loop, and may have ``limits.share_large_requests``
-large ones in progress: bodies above ``limits.small_body_bytes``, which count from the moment they have arrived, and listings.
-What is more waits in a line of its namespace. Large requests are worked on in slices of ``limits.share_slice_ms``, and before
-each slice they wait for the small requests of other namespaces in progress, for up to ``limits.share_wait_ms``. So a turn of
-the loop is short, and a request of a namespace that asks for little begins in the turn in which it arrives and is not stopped
-by a slice at each of its steps. Small requests are not held back while the loop has nothing else to do, because the next turn
-follows at once.
+large ones in progress: listings, and bodies above ``limits.small_body_bytes``, which count when they have arrived. Further
+requests wait in a line of their namespace. Large requests run in slices of ``limits.share_slice_ms``, and before each slice
+they wait for the small requests of other namespaces in progress, for up to ``limits.share_wait_ms``. So a turn of the loop
+is short. A request of a namespace with few requests begins in the turn in which it arrives, and is not stopped by a slice at
+each of its steps. Small requests are not delayed while the loop has nothing else to do, because the next turn follows at
+once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
 
     Place = asyncio.Future[None]
-    Line = deque[tuple[Place, int]]  # what is waited for, and how many requests it stands for
+    Line = deque[tuple[Place, int]]  # a future, and the number of requests that wait for it
 
 
 class FairShare:
@@ -41,15 +41,15 @@ class FairShare:
     def __init__(self, clock: Clock) -> None:
         self.shared = False  #: several namespaces are active
         self._clock = clock
-        #: The namespace that is active, while there is one: ``begin`` returns None for it. Empty: none has been seen.
+        #: The active namespace, if there is only one: ``begin`` returns None for it. Empty: there was none yet.
         self.only = ""
-        self._seen: set[str] = set()  #: while they share: those with a request since the last look
+        self._seen: set[str] = set()  #: namespaces with a request since the last check, while they share
         self._begun: dict[str, int] = {}  #: requests that began in this turn of the loop
         self._lines: dict[str, Line] = {}  #: requests that wait for a turn; no line is empty
         self._in_progress: dict[str, int] = {}  #: large requests
         self._holders: dict[asyncio.Task[Any] | None, str] = {}  #: the tasks of these, and their namespaces
         self._entered: dict[asyncio.Task[Any] | None, str] = {}  #: the tasks of small ones, and their namespaces
-        #: The same by namespace, and since when: of both, the newest is last. None is empty.
+        #: The same by namespace, with the start: in both dicts, the newest is last. No inner dict is empty.
         self._small: dict[str, dict[asyncio.Task[Any] | None, float]] = {}
         self._give_way: list[Place] = []  #: large requests that wait for small ones
         self._large_lines: dict[str, Line] = {}  #: large requests that wait; no line is empty
@@ -57,7 +57,7 @@ class FairShare:
         self.background = BackgroundTurns(self)
 
     def begin(self, namespace: str, requests: int = 1) -> Place | None:
-        """Return None if a request, or several that came together, may begin now, else what they have to wait for."""
+        """Return None if a request, or several that came together, may begin now, else a future to wait for."""
         if namespace == self.only:
             return None
         if not self.shared and not self._is_second(namespace):
@@ -75,7 +75,7 @@ class FairShare:
         return _join(self._lines, namespace, requests)
 
     def enter(self, namespace: str) -> None:
-        """Note that the current task has a small request in progress; ``leave`` follows. For use while ``shared``."""
+        """Record that the current task has a small request in progress; ``leave`` follows. For use while ``shared``."""
         task = asyncio.current_task()
         self._entered[task] = namespace
         small = self._small.pop(namespace, None)
@@ -85,7 +85,7 @@ class FairShare:
         self._small[namespace] = small
 
     def leave(self) -> None:
-        """Note that the current task has no small request in progress."""
+        """Record that the current task has no small request in progress."""
         task = asyncio.current_task()
         namespace = self._entered.pop(task, None)
         if namespace is None:
@@ -100,7 +100,7 @@ class FairShare:
                 _end(place)
 
     def fall_behind(self, namespace: str) -> None:
-        """Begin no request of a namespace until ``catch_up``: more events of it wait for their readers than should."""
+        """Begin no request of a namespace until ``catch_up``, because too many of its events wait for their readers."""
         if self.shared:
             self._behind.add(namespace)
 
@@ -114,7 +114,7 @@ class FairShare:
     async def give_way(self, namespace: str | None = None) -> None:
         """Wait, in a large request, for small requests of other namespaces in progress: ``limits.share_wait_ms`` at most.
 
-        ``namespace``: whose work it is, if not that of the large request of this task.
+        ``namespace``: the namespace of the work, if it is not that of the large request of this task.
         """
         if not self.shared:
             return
@@ -135,7 +135,7 @@ class FairShare:
                 return
 
     def _is_waited_for(self, namespace: str | None) -> bool:
-        """Tell whether another namespace has a small request in progress that began a moment ago."""
+        """Return whether another namespace has a small request in progress that began a moment ago."""
         since = work_s() - limits.share_small_ms / 1_000
         for other, small in islice(reversed(self._small.items()), limits.share_looks_max):
             if other != namespace and next(reversed(small.values())) >= since:
@@ -144,7 +144,7 @@ class FairShare:
 
     @asynccontextmanager
     async def large(self, namespace: str) -> AsyncIterator[None]:
-        """Have a large request in progress; waits while its namespace has as many as it may.
+        """Run a large request; wait first while its namespace has the maximum number of them in progress.
 
         A task that has one in progress already, such as a large command that asks for a listing, does not wait for itself.
         """
@@ -159,7 +159,10 @@ class FairShare:
             self.end_large(namespace)
 
     async def begin_large(self, namespace: str) -> None:
-        """Wait until a large request may go on. Where ``large`` cannot be used, ``end_large`` follows in the same task."""
+        """Wait until a large request may continue.
+
+        For code that cannot use ``large``: ``end_large`` follows in the same task.
+        """
         if self.shared:
             self.leave()
         count = self._in_progress.get(namespace, 0)
@@ -168,7 +171,7 @@ class FairShare:
             try:
                 await place
             except asyncio.CancelledError:
-                if place.done() and not place.cancelled():  # it was its turn, and it is not there any more
+                if place.done() and not place.cancelled():  # it got its turn, and does not need it any more
                     self.end_large(namespace)
                 raise
         else:
@@ -176,7 +179,7 @@ class FairShare:
         self._holders[asyncio.current_task()] = namespace
 
     def end_large(self, namespace: str) -> None:
-        """Let the next large request of a namespace go on."""
+        """Let the next large request of a namespace continue."""
         self._holders.pop(asyncio.current_task(), None)
         if not _release(self._large_lines, namespace, 1):
             count = self._in_progress[namespace] - 1
@@ -187,11 +190,11 @@ class FairShare:
 
     @property
     def waiting(self) -> int:
-        """Count the requests that wait."""
+        """Number of waiting requests."""
         return sum(len(line) for lines in (self._lines, self._large_lines) for line in lines.values())
 
     def _is_second(self, namespace: str) -> bool:
-        """Note a namespace that was not active; begin to share if it is not the only one."""
+        """Record a namespace that was not active; begin to share if it is not the only one."""
         if not self.only:
             self.only = namespace
             return False
@@ -210,7 +213,7 @@ class FairShare:
         self._clock.call_at(self._clock.steady_ms() + limits.share_ms, self._look)
 
     def _look(self) -> None:
-        """Stop sharing if at most one namespace has been active since the last look."""
+        """Stop sharing if at most one namespace was active since the last check."""
         if len(self._seen) > 1:
             self._seen = set()
             self._look_later()
@@ -228,7 +231,7 @@ class FairShare:
             self._in_progress[namespace] = self._in_progress.get(namespace, 0) + count
 
     def _turn(self) -> None:
-        """Begin the next turn of the loop: each line has its share of it."""
+        """Begin the next turn of the loop: each line gets its share of it."""
         self._begun = {
             namespace: count
             for namespace in list(self._lines)
@@ -253,7 +256,7 @@ def _join(lines: dict[str, Line], namespace: str, requests: int) -> Place:
 
 
 def _release(lines: dict[str, Line], namespace: str, most: int) -> int:
-    """Let the first of a line go on; return how many requests did. Those that were cancelled meanwhile do not count."""
+    """Let the first requests of a line continue; return how many. Requests that were cancelled meanwhile do not count."""
     line, count = lines.get(namespace, ()), 0
     while line and count < most:
         place, requests = line.popleft()

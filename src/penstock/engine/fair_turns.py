@@ -1,4 +1,4 @@
-"""Turns at something that costs much: few at a time, and each namespace that waits gets its share."""
+"""Turns at expensive operations: few run at a time, and each namespace that waits gets its share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 class FairTurns:
-    """``places`` turns may be under way. The others wait in one line per namespace; the lines are served in rotation."""
+    """Up to ``places`` turns are in progress.
+
+    The others wait in one line per namespace; the lines are served in rotation.
+    """
 
     def __init__(self, places: int) -> None:
         self._free = places
@@ -20,12 +23,15 @@ class FairTurns:
 
     @property
     def waiting(self) -> int:
-        """Return how many wait for a turn."""
+        """Return the number of callers that wait for a turn."""
         return sum(map(len, self._lines.values()))
 
     @asynccontextmanager
     async def turn(self, namespace: str) -> AsyncIterator[None]:
-        """Wait for a turn, and have it until the end of the block. Wait for no client in it: others wait for its end."""
+        """Wait for a turn, and have it until the end of the block.
+
+        Do not wait for a client in the block: others wait for its end.
+        """
         if self._free:
             self._free -= 1
         else:
@@ -55,14 +61,14 @@ class FairTurns:
                 del self._lines[namespace]
 
     def _pass_on(self) -> None:
-        """Give a turn that is over to the next line."""
+        """Pass a finished turn on to the next line."""
         while self._lines:
             namespace = next(iter(self._lines))
             line = self._lines.pop(namespace)
             following = line.popleft()
             if line:
-                self._lines[namespace] = line  # behind the others
-            if not following.done():  # it may be given up, and not have left yet
+                self._lines[namespace] = line  # behind the other lines
+            if not following.done():  # it may be cancelled, and not have left yet
                 following.set_result(None)
                 return
         self._free += 1

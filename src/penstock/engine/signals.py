@@ -24,7 +24,10 @@ R = TypeVar("R")
 
 
 class _Subscribers(Generic[P, R]):
-    """Base of signals: who is called. ``subscribers`` is for reading; test it before computing something for them."""
+    """Base of signals: the functions to call.
+
+    ``subscribers`` is for reading; test it before computing something for them.
+    """
 
     __slots__ = ("subscribers",)
 
@@ -32,7 +35,7 @@ class _Subscribers(Generic[P, R]):
         self.subscribers: tuple[Callable[P, R], ...] = ()
 
     def subscribe(self, subscriber: Callable[P, R]) -> Callable[[], None]:
-        """Call a function from now on whenever this happens. The returned function ends that, and may be called twice."""
+        """Call a function from now on each time this happens. The returned function ends that, and may be called twice."""
         self.subscribers = (*self.subscribers, subscriber)
 
         def end() -> None:
@@ -56,7 +59,7 @@ class Signal(_Subscribers[P, object]):
 
 
 class AwaitedSignal(_Subscribers[P, Awaitable[object]]):
-    """Something that goes on only when each subscriber has done its part. An error of a subscriber is raised."""
+    """Something that continues only when each subscriber has done its part. An error of a subscriber is raised."""
 
     __slots__ = ()
 
@@ -87,11 +90,11 @@ class EngineSignals:
         self.job_died: Signal[[QueueKey]] = Signal()
         #: Webhooks or push subscriptions were added, changed or removed, by any server.
         self.webhooks_changed: Signal[[]] = Signal()
-        #: A transaction was committed that leaves ends of jobs which other shards are to be told.
+        #: A transaction was committed that stores ends of jobs for other shards.
         self.relays_written: Signal[[]] = Signal()
-        #: This server became the leader, or is it no more.
+        #: This server became the leader, or is not the leader any more.
         self.leadership_changed: Signal[[]] = Signal()
-        #: The store was opened again after trouble, and may have lost its newest commits.
+        #: The store was opened again after a failure, and may have lost its newest commits.
         self.store_recovered: Signal[[]] = Signal()
         #: A queue moved to or from this shard, or the number of shards changed.
         self.queues_moved: Signal[[]] = Signal()

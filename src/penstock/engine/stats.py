@@ -19,7 +19,7 @@ class Histogram:
         self.sum_ms = 0.0
 
     def observe(self, seconds: float, times: int = 1) -> None:
-        """Note that something took this long, once or several times."""
+        """Count one or several operations that took this long."""
         ms = seconds * 1000
         self.counts[bisect_left(BUCKETS_MS, ms)] += times
         self.sum_ms += ms * times
@@ -42,11 +42,11 @@ class EngineStats:
         self.ack_time = Histogram()
 
     def committed(self, commands: int, seconds: float) -> None:
-        """Note a transaction."""
+        """Count a transaction."""
         self.batches += 1
         self.commands += commands
         self.batch_time.observe(seconds)
 
     def synced(self, seconds: float) -> None:
-        """Note an fsync."""
+        """Count an fsync."""
         self.sync_time.observe(seconds)

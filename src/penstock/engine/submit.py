@@ -1,20 +1,20 @@
-"""The way of a command from its caller to the batcher: built once, when the engine is made, always in the same order.
+"""The path of a command from its caller to the batcher. It is built once, when the engine is made, in a fixed order.
 
 1. **Quota** (``metered``): a push is counted for its namespace, and refused if the quota is used up. On several
-   shards it is in front of all of them, because a quota is for the whole server.
+   shards it comes before all of them, because a quota is for the whole server.
 2. **Enqueue buffer** (``EnqueueBuffer.stage``): pushes to queues in ``buffered`` mode are answered from the log.
 3. **Ready lists** (``ReadyCache.stage``): claims at hot queues are served from Redis.
 4. **Batcher** (``Batcher.submit``): everything else waits for the next transaction.
 
 A stage that is not configured is not part of the chain and costs nothing: without any, ``engine.run`` is ``Batcher.submit``.
 
-Commands of the server itself begin further on, each for its reason:
+Commands of the server itself begin at a later stage, each for a reason:
 
-- ``Engine.run_unheard`` begins at the batcher. It is for commands that are neither pushes nor claims: no stage is about them.
+- ``Engine.run_unheard`` begins at the batcher. It is for commands that are neither pushes nor claims: no stage handles them.
 - ``Engine.put_back`` begins at the batcher, too. Its command has passed the quota before, so it is not counted again. A claim
   comes from the ready lists, which cannot serve it.
 - Jobs that crons and finished jobs push are made inside a transaction. They are counted there (``Engine.quotas``).
-- What a ``ShardedEngine`` asks of its shards begins at their buffers: it was counted as a whole.
+- Commands that a ``ShardedEngine`` sends to its shards begin at their buffers, because they were counted as a whole.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ T = TypeVar("T")
 
 
 class SubmitStage(Protocol):
-    """A part of the chain that answers some commands itself, and gives all others to the next one."""
+    """A part of the chain that answers some commands itself, and passes all others to the next one."""
 
     def stage(self, following: Submit) -> Submit:
-        """Return what takes commands, with what takes those that this stage does not answer."""
+        """Return a function that takes commands, and passes those that this stage does not answer to ``following``."""
 
 
 def submit_chain(
@@ -48,7 +48,7 @@ def submit_chain(
     buffer: SubmitStage | None = None,
     ready_lists: SubmitStage | None = None,
 ) -> Submit:
-    """Return the way of commands through all stages there are to ``last``."""
+    """Return the function that passes commands through all configured stages to ``last``."""
     submit = last
     if ready_lists is not None:
         submit = ready_lists.stage(submit)
@@ -60,7 +60,7 @@ def submit_chain(
 
 
 def metered(following: Submit, quotas: QuotaCheck) -> Submit:
-    """Return what counts a push before it is submitted, and gives the quota back if nothing of the push was stored."""
+    """Return a function that counts a push before it is submitted, and gives the quota back if none of its jobs was stored."""
 
     async def push_when_admitted(push: Command[Any], counts: Mapping[str, int]) -> Any:
         await quotas.admit(counts)

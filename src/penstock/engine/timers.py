@@ -1,8 +1,8 @@
-"""What time does to jobs: delayed ones become due, leases run out, time-to-lives end, and crons push new ones.
+"""What time does to jobs: delayed jobs become due, leases and times-to-live expire, and crons push new jobs.
 
-Nothing is polled. The store knows the next moment something falls due; the timer sleeps until then, and is woken by anything
-earlier. A sweep is part of every batch, after the words of the workers and before the claims: a heartbeat that arrives in the
-same moment as the end of its lease is heard first, and a claim never misses a job that is already due.
+Nothing is polled. The store knows the next moment at which something is due; the timer sleeps until then, and is woken by
+anything earlier. A sweep is part of every batch, after the commands of workers and before the claims. So a heartbeat that
+arrives in the same moment as the end of its lease counts first, and a claim never misses a job that is already due.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
     from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
-#: Even with nothing due for long, look this often: the wall clock may be set forward.
+#: Check this often even if nothing is due for long, because the wall clock may be set forward.
 LOOK_EVERY_MS: Final = 1_000
-#: A sweep that comes this late means that the process was suspended or the machine overloaded, so that heartbeats may be
+#: A sweep that is this late means that the process was suspended or the machine overloaded, so that heartbeats may be
 #: waiting unread. Leases then get some more time before they expire.
 LATE_MS: Final = 1_000
 LATE_GRACE_MS: Final = 2_000
 
 
 class Tick(Command[None]):
-    """Have a batch made, and with it a sweep."""
+    """Cause a batch, and with it a sweep."""
 
     __slots__ = ()
 
 
 async def tick(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Tick]) -> None:
-    """Nothing to do: every batch sweeps."""
+    """Answer the commands. Every batch has a sweep."""
     for command in commands:
         work.answer(command, None)
 
 
 class Timer:
-    """Wakes the engine when something falls due."""
+    """Wakes the engine when something is due."""
 
     def __init__(self, engine: EngineContext) -> None:
         self._engine = engine
@@ -56,7 +56,7 @@ class Timer:
         self._stopped = True
 
     def start(self) -> None:
-        """Begin to watch the time."""
+        """Start the timer."""
         self._stopped = False
         self.arm()
 
@@ -66,7 +66,7 @@ class Timer:
         self._disarm()
 
     def arm(self) -> None:
-        """Sleep until the next moment something falls due. Called after every commit."""
+        """Sleep until the next moment at which something is due. Called after every commit."""
         if self._stopped:
             return
         engine = self._engine
@@ -108,14 +108,14 @@ class Timer:
             self._grace_until = steady_ms + LATE_GRACE_MS
 
     def may_expire_leases(self, steady_ms: int) -> bool:
-        """Tell whether leases have to expire, and no grace period lets late heartbeats be read first."""
+        """Return whether leases have to expire, and no grace period lets late heartbeats be read first."""
         expiry = self._engine.store.horizon.lease_expiry_ms
         if expiry is None or expiry > steady_ms:
             return False
         return steady_ms - expiry <= LATE_MS or (self._grace_until is not None and steady_ms >= self._grace_until)
 
     def has_expired_leases(self) -> bool:
-        """Tell whether leases have to expire: then the next batch has to be alone."""
+        """Return whether leases have to expire: then the next batch has to be alone."""
         expiry = self._engine.store.horizon.lease_expiry_ms
         return expiry is not None and expiry <= self._engine.clock.steady_ms()
 
@@ -141,8 +141,8 @@ class Timer:
 
 
 async def sweep(engine: EngineContext, work: UnitOfWork) -> None:
-    """Move on whatever is due by now, a bounded number at a time; the timer comes back at once for the rest."""
-    await work.flush()  # so that the store knows what this very batch has booked
+    """Apply everything that is due by now, a bounded number at a time. The timer continues at once with the rest."""
+    await work.flush()  # so that the store includes the changes of this batch
     horizon = engine.store.horizon
     if horizon.job_expiry_ms is not None and horizon.job_expiry_ms <= work.now_ms:
         await _expire(work)
@@ -170,7 +170,7 @@ async def _expire_leases(engine: EngineContext, work: UnitOfWork) -> None:
         engine.timer.end_grace()
     for found in expired:
         job = work.track(found)
-        # One that nobody has started was set aside for a ready list, and as far as is known nobody has had it.
+        # A job that was never started was set aside for a ready list and, as far as is known, never handed out.
         if job.started_at is None or job.flags & JobFlag.UNCOUNTED:
             work.move(job, Arrow.RELEASE)
             continue
@@ -195,6 +195,6 @@ async def _fall_due(work: UnitOfWork) -> None:
 
 
 def _order_of_due(job: Job) -> tuple[int, int]:
-    """Of one millisecond, whoever was pushed first is due first, or put off first: see ``lifecycle.come_back_in_front``."""
+    """Return the sort key: due time, then time of the push or delay. See ``lifecycle.come_back_in_front``."""
     put_off = job.flags & JobFlag.LIFO and job.position > 0
     return job.run_at, job.position if put_off else job.id

@@ -1,4 +1,4 @@
-"""One transaction's worth of decisions: the jobs that were read, the moves that were made, what to tell whom afterwards."""
+"""The decisions of one transaction: the jobs that were read, the transitions, and what to announce afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.engine.stats import Histogram
     from penstock.store.contract import Transaction
 
-#: What is left of a payload that is not kept: JSON, since every door has to be able to show it.
+#: Replaces a payload that is not kept. It is JSON, because every door has to be able to show it.
 _NOTHING: Final = Payload(b"null", None)
 # Plain numbers: looking up a member of an enum costs more than the comparison.
 _NOWHERE, _WAITING, _ACTIVE, _COMPLETED, _DEAD = (
@@ -31,7 +31,7 @@ _NOWHERE, _WAITING, _ACTIVE, _COMPLETED, _DEAD = (
 
 
 class _Serials:
-    """The moment of a piece of work, for arrows that need one serial of each job: they are made together."""
+    """The moment of a piece of work, for transitions that need one serial for each job: the serials are made together."""
 
     def __init__(self, work: UnitOfWork, count: int) -> None:
         self.now_ms = work.now_ms
@@ -40,43 +40,43 @@ class _Serials:
 
 
 class UnitOfWork:
-    """Handed to every verb of a batch in turn. Knows each job once, however many commands touch it.
+    """Given to every command of a batch in turn. Has one object for each job, however many commands use the job.
 
-    Verbs change jobs by ``move`` only, and end commands by ``answer`` or ``refuse``. Nothing is told to anybody before the
-    commit: what must happen after it is given to ``after_commit``.
+    Commands change jobs by ``move`` only, and end by ``answer`` or ``refuse``. Nothing is announced before the commit: calls
+    that must follow it are added to ``after_commit``.
     """
 
     def __init__(self, tx: Transaction, source: IdSource, *, alone: bool = True) -> None:
         self.tx = tx
-        self.alone = alone  #: nothing else of this server is under way, so everything that was said so far was heard
+        self.alone = alone  #: this server has no other batch in progress, so all earlier commands are applied
         self.now_ms = tx.now_ms
         self.steady_ms = tx.steady_ms
         self.answers: list[tuple[AnyCommand, Any]] = []
-        #: Answers that do not wait for the disk: whoever gets one has something to come that does.
+        #: Answers that do not wait for the disk: their callers wait for another command that does.
         self.early: list[tuple[AnyCommand, Any]] = []
         self.refusals: list[tuple[AnyCommand, Exception]] = []
         self.deferred: list[AnyCommand] = []  #: commands that did not fit and come first in the next batch
         self.readied: list[Sequence[Job]] = []  #: jobs that are ready now and were not before
         self.reconfigured: set[QueueKey] = set()  #: queues whose settings were changed
         self.ready: set[int] = set()  #: numbers of the queues in which something may have become claimable
-        self.ended: list[tuple[Job, Arrow]] = []  #: live jobs that completed, died or vanished, and how
-        self.followed = 0  #: how many of these were looked into for the jobs that need them
-        self.ends: list[JobEnd] = []  #: what else is to be told to jobs that need others
-        self.spared: dict[int, int] = {}  #: jobs that do not need any more what is ended here, by its id, on other shards
-        self.given_up: list[int] = []  #: dead jobs that jobs of other shards still hope for, and that are gone now
-        self.results: dict[int, bytes] = {}  #: what workers answered, by job
+        self.ended: list[tuple[Job, Arrow]] = []  #: unfinished jobs that completed, died or were removed, and how
+        self.followed = 0  #: how many of these were followed up for the jobs that need them
+        self.ends: list[JobEnd] = []  #: other ends to apply to jobs that need the ended jobs
+        self.spared: dict[int, int] = {}  #: by ended job: the job on another shard that does not need it any more
+        self.given_up: list[int] = []  #: dead jobs that are gone now, and for whose retry jobs of other shards wait
+        self.results: dict[int, bytes] = {}  #: results of workers, by job
         self._unsaved_results: dict[int, bytes] = {}
         self._emptied: list[Job] = []
         self.dead_letters: list[QueueKey] = []  #: queues of the messages that died, one entry for each
         self.after_commit: list[Callable[[], object]] = []
-        self.when_undone: list[Callable[[], object]] = []  #: called if it is not committed
-        self.timings: list[tuple[Histogram, int]] = []  #: what to time, and how many commands of it there are
+        self.when_undone: list[Callable[[], object]] = []  #: called if the work is not committed
+        self.timings: list[tuple[Histogram, int]] = []  #: histograms, and how many commands to count in each
         self.pushed = self.pulled = self.completed = self.failed = 0
         self._away = tx.away
         self._ids = source
         self._known: dict[int, tuple[Job, int, int]] = {}
-        self._absent: set[int] = set()  #: ids that were looked for and are not there
-        self._named: dict[tuple[int, str], Job | None] = {}  #: by namespace and producer's own id, as far as looked for
+        self._absent: set[int] = set()  #: ids that were looked up and do not exist
+        self._named: dict[tuple[int, str], Job | None] = {}  #: by namespace and custom id, as far as looked up
         self._changed: dict[int, None] = {}
         self._leased: dict[int, None] = {}  #: claimed, and perhaps changed afterwards
         self._born: list[tuple[Job, Payload]] = []
@@ -89,21 +89,21 @@ class UnitOfWork:
         return self._ids.next(self.now_ms)
 
     def serials(self, count: int) -> list[int]:
-        """Return several of them."""
+        """Return several serials."""
         return self._ids.take(count, self.now_ms)
 
     def answer(self, command: AnyCommand, outcome: Any) -> None:
-        """End a command well."""
+        """End a command with its answer."""
         self.answers.append((command, outcome))
 
     def answer_early(self, command: AnyCommand, outcome: Any) -> None:
-        """End a command well, whose caller does not wait for the disk now, but will before it answers anybody."""
+        """End a command whose caller does not wait for the disk now, but will before it answers a client."""
         self.early.append((command, outcome))
 
     def refuse(self, command: AnyCommand, error: Exception) -> None:
-        """End a command with an error of its own; the rest of the batch is not touched by it.
+        """End a command with an error of its own; the rest of the batch is not affected.
 
-        Raises RowChanged if that is the error: then it is no answer, and the whole transaction has to be done again.
+        Raises RowChanged if that is the error: then it is no answer, and the whole transaction has to be repeated.
         """
         if isinstance(error, RowChanged):
             raise error
@@ -111,38 +111,38 @@ class UnitOfWork:
 
     @property
     def queues_have_moved(self) -> bool:
-        """Tell whether queues were moved between shards, or are being moved. Otherwise none is elsewhere."""
+        """Return whether queues were moved between shards, or are moving. Otherwise no queue is elsewhere."""
         layout = self.tx.layout
         return bool(self._away) or (layout is not None and layout.has_moved)
 
     def is_elsewhere(self, queue: QueueKey) -> bool:
-        """Tell whether a queue is on another shard, on its way to one, or not known here because one may have it."""
+        """Return whether a queue is on another shard, moving to one, or unknown here because another shard may have it."""
         if self.tx.queue_away(queue) is not None:
             return True
         layout = self.tx.layout
         return layout is not None and layout.has_moved and self.tx.queue_find(queue) is None and not layout.takes(queue)
 
     def keep_result(self, job: Job, result: bytes) -> None:
-        """Keep what a worker answered, as long as the job is kept."""
+        """Store the result of a worker, as long as the job is kept."""
         self.results[job.id] = self._unsaved_results[job.id] = result
 
     def drop_payload(self, job: Job) -> None:
-        """Forget what a job carried, which is kept only so that it is not done twice."""
+        """Delete the payload of a job. The job itself is kept only so that it is not done twice."""
         self._emptied.append(job)
 
     async def drop_result(self, job: Job) -> None:
-        """Forget what a worker answered, in this batch or long ago."""
+        """Delete the result of a job, from this batch or an earlier one."""
         self._unsaved_results.pop(job.id, None)
         await self.tx.result_remove([job.id])
 
     async def result_of(self, job: Job) -> bytes | None:
-        """Return what a worker answered, in this batch or long ago."""
+        """Return the result of a job, from this batch or an earlier one."""
         return self._unsaved_results.get(job.id) or await self.tx.result_load(job.id)
 
     # Jobs.
 
     async def prefetch(self, refs: Iterable[JobRef]) -> None:
-        """Read many jobs at once, so that ``find`` has them at hand."""
+        """Read many jobs at once, so that ``find`` needs no reads."""
         absent = self._absent
         unknown = {ref: None for ref in refs if type(ref) is int and ref not in self._known and ref not in absent}
         if unknown:
@@ -152,7 +152,7 @@ class UnitOfWork:
                 absent.update(unknown.keys() - {job.id for job in found})
 
     async def prefetch_named(self, names: Iterable[tuple[int, str]]) -> None:
-        """Read many jobs at once by namespace and producer's own id, so that ``find`` has them at hand."""
+        """Read many jobs at once by namespace and custom id, so that ``find`` needs no reads."""
         unknown = {name: None for name in names if name not in self._named}
         if unknown:
             found = await self.tx.job_find_custom(unknown)
@@ -161,9 +161,9 @@ class UnitOfWork:
                 self._named[name] = self.track(job)
 
     async def find(self, namespace: str, ref: JobRef) -> Job | None:
-        """Return a job of a namespace as this transaction has left it so far, or None.
+        """Return a job of a namespace, with the changes that this transaction has made so far, or None.
 
-        Raises QueueMoving if its queue is on its way to another shard, or was.
+        Raises QueueMoving if its queue is moving to another shard, or has moved.
         """
         number = self.tx.namespace_number(namespace)
         if number is None:
@@ -177,16 +177,16 @@ class UnitOfWork:
             if (number, ref) not in self._named:
                 await self.prefetch_named(((number, ref),))
             job = self._named[number, ref]
-        if job is None or job.namespace != number:  # first: another namespace must not be told even that it is on its way
+        if job is None or job.namespace != number:  # first: another namespace must not learn even that it is moving
             return None
         if self._away:
             self._check_here(job)
         return None if job.state == _NOWHERE else job
 
     async def known(self, job_id: int, may: Callable[[QueueKey], bool] | None = None) -> Job | None:
-        """Return a job by its id as this transaction has left it so far, or None if it is gone.
+        """Return a job by its id, with the changes that this transaction has made so far, or None if it is gone.
 
-        ``may``: whether jobs of a queue may be known; one that may not be is as good as gone. Raises QueueMoving.
+        ``may``: whether jobs of a queue may be known; other jobs count as gone. Raises QueueMoving.
         """
         if job_id not in self._known:
             await self.prefetch((job_id,))
@@ -198,14 +198,14 @@ class UnitOfWork:
         return None if known[0].state == _NOWHERE else known[0]
 
     def cached(self, job_id: int) -> Job | None:
-        """Return a job that ``prefetch`` has looked for, as this transaction has left it so far, or None."""
+        """Return a job that ``prefetch`` has read, with the changes that this transaction has made so far, or None."""
         known = self._known.get(job_id)
         return None if known is None or known[0].state == _NOWHERE else known[0]
 
     def held(self, jobs: Sequence[int], tokens: Sequence[int]) -> tuple[list[Job], list[tuple[int, int]]]:
-        """Of jobs that ``prefetch`` has looked for, return those that these tokens lease, and the others by id and token.
+        """Return the jobs, of those that ``prefetch`` has read, that these tokens lease, and the others by id and token.
 
-        What is on its way to another shard is among the others.
+        Jobs that are moving to another shard are among the others.
         """
         known, away = self._known, self._away
         held: list[Job] = []
@@ -230,16 +230,16 @@ class UnitOfWork:
 
     @staticmethod
     def name_of(job: Job) -> str:
-        """Spell the id of a job as users know it."""
+        """Return the id of a job as users know it."""
         return job.custom_id or ids.to_uuid(job.id)
 
     @staticmethod
     def ref_of(name: str) -> JobRef:
-        """Return what a name of a job refers to."""
+        """Return the job id or custom id that a name of a job is."""
         return ids.from_uuid(name) or name
 
     def track(self, job: Job) -> Job:
-        """Take note of a job that was just read, and return the one object that stands for it."""
+        """Register a job that was just read, and return the one object for it in this transaction."""
         known = self._known.get(job.id)
         if known is None:
             self._known[job.id] = (job, job.state, job.token)
@@ -247,7 +247,7 @@ class UnitOfWork:
         return known[0]
 
     def track_all(self, jobs: Sequence[Job]) -> list[Job]:
-        """``meet`` for several."""
+        """Register several jobs: see ``track``."""
         known = self._known
         if known:
             return [self.track(job) for job in jobs]
@@ -255,7 +255,7 @@ class UnitOfWork:
         return list(jobs)
 
     def create(self, jobs: list[Job], payloads: Sequence[Payload], arrow: Arrow) -> None:
-        """Bring new jobs to life along an arrow that starts nowhere. They are written by the next ``flush``."""
+        """Start new jobs with a transition from no state. They are written by the next ``flush``."""
         target, _, kinds = lifecycle.start(jobs, arrow, self)
         for kind in kinds:
             self._events += job_events(kind, jobs)
@@ -265,22 +265,22 @@ class UnitOfWork:
         self._born += zip(jobs, payloads, strict=True)
 
     def move(self, job: Job, arrow: Arrow, value: int = 0, *, note: object = None, error: str | None = None) -> None:
-        """Take a job along an arrow: see ``lifecycle.move``. The note and the error go into the journal."""
+        """Apply a transition to a job: see ``lifecycle.move``. The note and the error go into the journal."""
         self._follow(job, arrow, value, note, error)
         self._changed[job.id] = None
 
     def begin(self, job: Job, lease_ms: int, at: Moment) -> None:
-        """Let a worker have a job that was set aside, from a moment on that may be a while ago."""
+        """Start the lease of a job that was set aside, from a moment that may be in the past."""
         lifecycle.move(job, Arrow.START, at, lease_ms)
         self._changed[job.id] = None
 
     def move_all(self, jobs: Sequence[Job], arrow: Arrow, value: int = 0) -> None:
-        """``move`` for several jobs that are in the same state, along an arrow whose events need no note."""
+        """Apply a transition to several jobs in the same state: see ``move``. For transitions whose events need no note."""
         self._follow_all(jobs, arrow, value)
         self._changed.update(dict.fromkeys([job.id for job in jobs]))
 
     def lease_all(self, jobs: Sequence[Job], arrow: Arrow, lease_ms: int) -> None:
-        """Lease waiting jobs: ``move_all`` for jobs of which nothing else was changed, which takes less to write."""
+        """Lease waiting jobs of which nothing else was changed. Does the same as ``move_all``, and writes less."""
         self._follow_all(jobs, arrow, lease_ms, _Serials(self, len(jobs)) if len(jobs) > 1 else self)
         self._leased.update(dict.fromkeys([job.id for job in jobs]))
 
@@ -302,11 +302,11 @@ class UnitOfWork:
 
     @property
     def unwritten(self) -> int:
-        """How many jobs the counts of their queues may not know yet: those that the next ``flush`` writes as a whole."""
+        """Number of jobs that the counts of their queues may not include yet: those that the next ``flush`` writes whole."""
         return len(self._born) + len(self._rewritten)
 
     def touch(self, job: Job) -> None:
-        """Have a job written that was changed without an arrow: its details or flags. A new one is written anyway."""
+        """Write a job that was changed without a transition: its details or flags. A new job is written anyway."""
         if job.id in self._known:
             self._changed[job.id] = None
 
@@ -329,7 +329,7 @@ class UnitOfWork:
             self.readied.append((job,))
         elif source == _ACTIVE and target != _ACTIVE:
             self.ready.add(job.queue)  # a free place
-        # What removes a job that is completed or dead is not its end: that was before.
+        # A transition that removes a completed or dead job is not its end: the job ended before.
         if target in (_COMPLETED, _DEAD, _NOWHERE):
             if source not in (_COMPLETED, _DEAD):
                 self.ended.append((job, arrow))
@@ -343,28 +343,28 @@ class UnitOfWork:
             self.dead_letters.append(self.queue_of(job).key)
 
     def need(self, needs: Iterable[Dependency]) -> None:
-        """Book what new jobs need. It is written by the next ``flush``."""
+        """Record what new jobs need. It is written by the next ``flush``."""
         self._needs += needs
 
     # The journal.
 
     def tell(self, kind: EventKind, queue: Queue, note: object = None) -> None:
-        """Journal what happened to a queue."""
+        """Journal an event of a queue."""
         self._events.append(queue_event(kind, queue.number, note))
 
     def tell_of(self, kind: EventKind, job: Job) -> None:
-        """Journal what happened to a job, other than along an arrow. For a kind without a note."""
+        """Journal an event of a job that is not a transition. For a kind without a note."""
         self._events.append(job_event(kind, job))
 
     async def flush_and_track(self) -> None:
-        """Flush, and take note of the jobs that were written for the first time: somebody is about to change one of them."""
+        """Flush, and register the jobs that were written for the first time, because a command will change one of them."""
         born = [job for job, _ in self._born]
         await self.flush()
         for job in born:
             self.track(job)
 
     async def flush(self) -> None:
-        """Write everything decided so far, so that reads of this transaction see it."""
+        """Write everything decided so far, so that reads of this transaction include it."""
         if self._born:
             await self._insert_born()
         if self._needs:

@@ -1,6 +1,6 @@
-"""The workers that have introduced themselves: kept in memory only, because they introduce themselves again.
+"""The workers that have registered themselves: kept in memory only, because they register again.
 
-A worker that is silent for ``timeout_ms`` counts as disconnected, and is forgotten after three times that.
+A worker that is silent for ``timeout_ms`` counts as disconnected, and is removed after three times that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FORGET_AFTER_TIMEOUTS: Final = 3
 
 
 class RegisteredWorker(msgspec.Struct, eq=False):
-    """What a worker has said of itself. Times are wall clock, ms, but for ``heard_at``."""
+    """What a worker has reported about itself. Times are wall clock, ms, except ``heard_at``."""
 
     id: str
     namespace: str
@@ -56,10 +56,10 @@ class WorkerRegistry:
         self._timeout_ms = timeout_ms
         self._overload_ms = overload_ms
         self._ids = IdSource()
-        # Both in the order in which they were last heard, so that the next to fall silent is always the first.
+        # Both in the order of the last heartbeats, so that the next worker to be silent is always the first.
         self._active: dict[tuple[str, str], RegisteredWorker] = {}
         self._silent: dict[tuple[str, str], RegisteredWorker] = {}
-        self._held: dict[str, int] = {}  #: how many there are of each namespace
+        self._held: dict[str, int] = {}  #: number of workers of each namespace
         self.shares = Shares()
         self._alarm: Alarm | None = None
         self.processed = 0  #: jobs that workers reported since the server started
@@ -70,11 +70,11 @@ class WorkerRegistry:
 
     @property
     def active(self) -> int:
-        """How many were heard lately."""
+        """Number of workers that sent a heartbeat lately."""
         return len(self._active)
 
     def is_active(self, worker: RegisteredWorker) -> bool:
-        """Tell whether a worker was heard lately."""
+        """Return whether a worker sent a heartbeat lately."""
         return (worker.namespace, worker.id) in self._active
 
     def register(
@@ -89,7 +89,7 @@ class WorkerRegistry:
         pid: int | None = None,
         started_at: int | None = None,
     ) -> RegisteredWorker:
-        """Take note of a worker; one that registers again under its id replaces what was known. Raises TooMany."""
+        """Register a worker. If it registers again under its id, it is replaced. Raises TooMany."""
         now, steady = self._clock.now_ms(), self._clock.steady_ms()
         key = (namespace, worker_id or to_uuid(self._ids.next(now)))
         if self._take(key) is None:
@@ -112,7 +112,7 @@ class WorkerRegistry:
         processed: int | None = None,
         failed: int | None = None,
     ) -> RegisteredWorker | None:
-        """Hear from a worker; None if it is not known. ``processed`` and ``failed`` count since the worker started."""
+        """Record a heartbeat; None if the worker is unknown. ``processed`` and ``failed`` count since the worker started."""
         key = (namespace, worker_id)
         was_silent = key in self._silent
         worker = self._take(key)
@@ -136,7 +136,7 @@ class WorkerRegistry:
         return worker
 
     def unregister(self, namespace: str, worker_id: str) -> bool:
-        """Forget a worker; False if it was not known."""
+        """Remove a worker; False if it was unknown."""
         was_active = (namespace, worker_id) in self._active
         worker = self._take((namespace, worker_id))
         if worker is not None and was_active:
@@ -144,7 +144,7 @@ class WorkerRegistry:
         return worker is not None
 
     def serve(self, namespace: str, queue: str) -> bool:
-        """Tell whether a worker of a queue was heard lately."""
+        """Return whether a worker of a queue sent a heartbeat lately."""
         return any(queue in worker.queues for worker in self._active.values() if worker.namespace == namespace)
 
     def find(self, namespace: str, worker_id: str) -> RegisteredWorker | None:
@@ -153,7 +153,7 @@ class WorkerRegistry:
         return self._active.get(key) or self._silent.get(key)
 
     def withdraw(self, worker: RegisteredWorker) -> None:
-        """Forget a worker whose connection ended, unless another has registered under its id since."""
+        """Remove a worker whose connection ended, unless another has registered under its id since."""
         if self.find(worker.namespace, worker.id) is worker:
             self.unregister(worker.namespace, worker.id)
 
@@ -167,7 +167,7 @@ class WorkerRegistry:
         ]
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop the timer."""
         if self._alarm is not None:
             self._alarm.cancel()
 
@@ -230,7 +230,7 @@ class WorkerRegistry:
         self._feed.publish_transient(kind, payload, self._clock.now_ms(), namespace=worker.namespace)
 
     def _book(self) -> None:
-        """Book the next moment at which a worker may have been silent for too long."""
+        """Set the alarm for the next moment at which a worker may have been silent for too long."""
         moments = []
         if self._active:
             moments.append(next(iter(self._active.values())).heard_at + self._timeout_ms)

@@ -1,4 +1,4 @@
-"""The lake: the whole life of the queues as Delta tables, which anybody can read. No Spark and no server in here.
+"""The lake: the history of all queues as Delta tables, which any Delta reader can read. Needs no Spark and no server.
 
-``tables`` says what there is, ``place`` where it is, ``histogram`` how times are kept so that percentiles can be merged.
+``tables`` defines the tables, ``location`` finds them, ``histogram`` stores times so that percentiles can be merged.
 """

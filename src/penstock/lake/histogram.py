@@ -2,9 +2,9 @@
 
 Counts of different hours, queues and batches can be added, percentiles cannot.
 
-Bucket ``b`` holds times from ``1.02 ** b`` up to ``1.02 ** (b + 1)`` milliseconds; BELOW holds those of less than one. A
-value in the middle of its bucket is at most 1 % away from whatever was put in. Below 50 ms there is one whole number of
-milliseconds in a bucket at most, which is then exact.
+Bucket ``b`` holds times from ``1.02 ** b`` up to ``1.02 ** (b + 1)`` milliseconds; BELOW holds those of less than one. The
+middle of a bucket is at most 1 % away from each of its times. Below 50 ms a bucket has at most one whole number of
+milliseconds, which is then exact.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-#: How much longer the end of a bucket is than its beginning.
+#: The end of a bucket, divided by its beginning.
 WIDTH: Final = 1.02
 LOG_WIDTH: Final = math.log(WIDTH)
-#: The bucket of what took less than a millisecond.
+#: The bucket of times below a millisecond.
 BELOW: Final = -1
 
 
@@ -28,7 +28,7 @@ def bucket_of(ms: float) -> int:
 
 
 def value_of(bucket: int) -> float:
-    """Return the milliseconds that stand for a bucket: the only whole number in it, or its middle."""
+    """Return the milliseconds that represent a bucket: its only whole number, or its middle."""
     if bucket < 0:
         return 0.0
     whole = math.ceil(WIDTH**bucket - 1e-9)
@@ -38,7 +38,7 @@ def value_of(bucket: int) -> float:
 
 
 def add(histograms: Iterable[Mapping[int, int]]) -> dict[int, int]:
-    """Add histograms up."""
+    """Return the sum of histograms."""
     total: dict[int, int] = {}
     for each in histograms:
         for bucket, count in each.items():
@@ -47,12 +47,12 @@ def add(histograms: Iterable[Mapping[int, int]]) -> dict[int, int]:
 
 
 def percentile(counts: Mapping[int, int], share: float) -> float | None:
-    """Return the time that ``share`` (0 to 1) of all stay below or at, in ms; None if there are none. Error: 1 % at most."""
+    """Return the time that ``share`` (0 to 1) of all times do not exceed, in ms; None if there are none. Error: 1 % at most."""
     return percentiles(counts, (share,))[0]
 
 
 def percentiles(counts: Mapping[int, int], shares: Sequence[float]) -> list[float | None]:
-    """Return several percentiles in one go; see ``percentile``."""
+    """Return several percentiles; see ``percentile``."""
     total = sum(counts.values())
     if total == 0:
         return [None] * len(shares)

@@ -1,4 +1,4 @@
-"""Where the tables of a lake are: in a local directory, or in an object store. Opening, making and widening them.
+"""The location of a lake's tables: a local directory, or an object store. Opening, creating and extending them.
 
 ``storage_options`` are those of delta-rs (``AWS_REGION`` and the like); without them, it reads the environment.
 """
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from penstock.lake.tables import Table
 
 
-#: Says that a directory is a lake, of which namespace and server, and how it is laid out. Written by the pipeline.
+#: Marks a directory as a lake, with its namespace, its server and its format. The pipeline writes it.
 CARD: Final = "lake.json"
 
 
 class LakeMissing(Exception):
-    """There is no lake where one was looked for."""
+    """There is no lake at the given location."""
 
 
 class Lake:
@@ -49,11 +49,11 @@ class Lake:
         return without_password(self.address)
 
     def uri(self, table: Table) -> str:
-        """Return where a table is."""
+        """Return the address of a table."""
         return f"{self.address}/{table.path}"
 
     def files(self, table: Table) -> pafs.FileSystem:
-        """Return the files of a table, by paths below it."""
+        """Return the file system of a table, with paths relative to it."""
         if self.is_local:
             root = Path(self.uri(table))
             root.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ class Lake:
         return pafs.PyFileSystem(DeltaStorageHandler(self.uri(table), self.storage_options))
 
     def open(self, table: Table) -> DeltaTable | None:
-        """Return a table as it is now, or None if nothing was ever written to it."""
+        """Return the present version of a table; None if nothing was ever written to it."""
         if self.is_local and not Path(self.uri(table), "_delta_log").is_dir():
             return None
         try:
@@ -70,9 +70,9 @@ class Lake:
             return None
 
     def log_of(self, table: Table, version: int) -> tuple[int, int] | None:
-        """Return what tells the file that a version was written to from one of another table in its place.
+        """Return an identity of the file of a version, which differs if another table has taken the place of this one.
 
-        None: there is no such file, or it is in an object store, where nobody looks.
+        None: there is no such file, or it is in an object store, where this is not checked.
         """
         try:
             about = Path(self.uri(table), "_delta_log", f"{version:020}.json").stat() if self.is_local else None
@@ -81,11 +81,11 @@ class Lake:
         return None if about is None else (about.st_ino, about.st_mtime_ns)
 
     def exists(self) -> bool:
-        """Tell whether anything of a lake is here."""
+        """Return whether any part of a lake exists here."""
         return any(self.open(table) is not None for table in TABLES.values())
 
     def text(self, name: str) -> str | None:
-        """Return a small file of the lake that is no table; None if there is none."""
+        """Return the content of a small file of the lake that is not a table; None if it does not exist."""
         if self.is_local:
             here = Path(self.address, name)
             return here.read_text(encoding="utf-8") if here.is_file() else None
@@ -97,7 +97,7 @@ class Lake:
             return None
 
     def put_text(self, name: str, text: str) -> None:
-        """Write a small file that is no table."""
+        """Write a small file that is not a table."""
         if self.is_local:
             Path(self.address).mkdir(parents=True, exist_ok=True)
             Path(self.address, name).write_text(text, encoding="utf-8")
@@ -107,7 +107,7 @@ class Lake:
             file.write(text.encode())
 
     def ensure(self, table: Table) -> DeltaTable:
-        """Return a table; make it if it is missing, widen it if an earlier version made it."""
+        """Return a table; create it if it is missing, add columns if an earlier version created it."""
         found = self.open(table)
         if found is None:
             found = DeltaTable.create(
@@ -133,10 +133,10 @@ class Lake:
         partitions: Sequence[tuple[str, str, Any]] | None = None,
         folded: bool = True,
     ) -> pa.Table:
-        """Return the rows of a table, folded unless told otherwise; none if there is no table.
+        """Return the rows of a table, folded unless ``folded`` is False; no rows if there is no table.
 
-        ``columns`` must include the keys for a fold to make sense. ``partitions`` chooses directories (``[("date", ">=",
-        "2026-01-31")]``), ``filters`` rows, as ``deltalake`` has them.
+        ``columns`` must include the keys if the rows are folded. ``partitions`` selects directories (``[("date", ">=",
+        "2026-01-31")]``), ``filters`` rows, in the syntax of ``deltalake``.
         """
         found = self.open(table)
         wanted = list(columns) if columns is not None else table.schema.names
@@ -154,7 +154,7 @@ class Lake:
 
 
 def widen(found: DeltaTable, schema: pa.Schema) -> list[str]:
-    """Add the columns that a table lacks, and return their names. Old rows have null there."""
+    """Add the columns that a table lacks, and return their names. They are null in old rows."""
     here = {field.name for field in found.schema().fields}
     wanted = [field for field in Schema.from_arrow(schema).fields if field.name not in here]
     if wanted:
@@ -164,7 +164,7 @@ def widen(found: DeltaTable, schema: pa.Schema) -> list[str]:
 
 
 def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Give rows the columns of a schema, in its order and of its types; what is missing is null."""
+    """Return rows with the columns of a schema, in its order and of its types; missing columns are null."""
     columns: Iterable[Any] = (
         rows.column(field.name).cast(field.type) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
         for field in schema

@@ -1,7 +1,7 @@
-"""Keeping the lake small: partials are folded on disk, small files put together, files of no use removed, old days forgotten.
+"""Maintenance of the lake: fold partials on disk, merge small files, remove unused files, delete the details of old days.
 
-It may run while a batch is written: what comes meanwhile stays as it is, and is folded next time. A fold is one commit that
-puts a file in the place of others, so a reader sees the ones or the other, which say the same. No Spark is needed for it.
+It may run while a batch is written: new files stay as they are, and are folded next time. A fold is one commit that replaces
+files by another one, so a reader sees either the old files or the new one, with the same content. It needs no Spark.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ if TYPE_CHECKING:
     from penstock.lake.tables import Table
     from penstock.lake.writer import DataFile
 
-#: Tables with a row for each event, attempt or job. Bronze comes first, so that its mark is there before anything is missing.
+#: Tables with a row for each event, attempt or job. Bronze comes first, so that its mark is set before any row is missing.
 DETAILED: Final = (EVENTS, QUARANTINE, ATTEMPTS, JOBS)
 _DAY_MS: Final = 86_400_000
-#: Rows that are folded at once at most: they are in memory. A day that has more stays in several files.
+#: Rows that are folded at once at most: they are in memory. A day with more rows stays in several files.
 FOLD_ROWS_MAX: Final = 10_000_000
-#: How large files of a table that is not folded are made, in bytes.
+#: The target size of files of a table that is not folded, in bytes.
 FILE_BYTES: Final = 128 << 20
-#: How long files are kept that are no longer part of a table, in hours: somebody may be reading them, or about to commit them.
+#: How long files are kept that are no longer part of a table, in hours: a reader may use them, or a writer may commit them.
 KEEP_HOURS: Final = 168
 
 
 @dataclass(slots=True)
 class Kept:
-    """What upkeep has done to a table."""
+    """The result of maintenance for a table."""
 
     table: Table
     files_before: int = 0
     files_after: int = 0
-    rows_before: int = 0  #: of what was folded
+    rows_before: int = 0  #: of the folded rows
     rows_after: int = 0
-    removed: int = 0  #: files that nobody needed any more
-    busy: bool = False  #: somebody else was at it, so it was left alone
+    removed: int = 0  #: files that were not used any more
+    busy: bool = False  #: another process folded it, so it was skipped
 
 
 class Forgotten(NamedTuple):
-    """What was taken out of a table."""
+    """The details that were deleted from a table."""
 
     table: Table
     files: int
@@ -63,10 +63,10 @@ class Forgotten(NamedTuple):
 def compact(
     lake: Lake, *, name: str, now_ms: int, least_files: int = 2, keep_hours: int | None = KEEP_HOURS
 ) -> Iterator[Kept]:
-    """Fold and tidy all tables, and say what was done to each.
+    """Fold and merge the files of all tables, and yield the result for each.
 
-    ``name``: for new files, one that nobody else has. ``least_files``: days with fewer are left alone. ``keep_hours``: remove
-    files that are part of nothing and older than that; None: remove none.
+    ``name``: a unique name for new files. ``least_files``: days with fewer files are skipped. ``keep_hours``: remove unused
+    files that are older; None: remove none.
     """
     for table in TABLES.values():
         found = lake.open(table)
@@ -77,7 +77,7 @@ def compact(
             if not table.is_replaced:
                 _fold(lake, found, kept, name=name, now_ms=now_ms, least_files=least_files)
         except CommitFailedError:
-            # Only another one who folds can be in the way, and then it is done.
+            # Only another process that folds can cause a conflict, and then the work is done.
             kept.busy = True
         if keep_hours is not None:
             kept.removed = len(
@@ -89,17 +89,17 @@ def compact(
 
 
 def forgotten_before(lake: Lake) -> str | None:
-    """Return the day before which details were forgotten (2026-01-31), or None if everything is kept."""
+    """Return the day before which details were deleted (2026-01-31); None if everything is kept."""
     days = mark_of(lake.open(EVENTS), FORGOTTEN_MARK)
     return None if days is None else _text(days)
 
 
 def forget(lake: Lake, keep_days: int, *, now_ms: int, dry_run: bool = False) -> Iterator[Forgotten]:
-    """Take all days but today and the ``keep_days`` before it (UTC) out of the tables that have details.
+    """Delete all days except today and the ``keep_days`` before it (UTC) from the tables with details.
 
-    Gold stays: it is small, and what it says of those days is still true. The files themselves are removed by ``compact``, when
-    nobody can be reading them any more. Nobody may add to the lake meanwhile. If this is interrupted, doing it again does the
-    rest. It is noted in bronze that silver and gold cannot be made anew as they are.
+    Gold stays: it is small, and its rows of those days are still correct. ``compact`` removes the files later, when no
+    reader can use them any more. No other process may write to the lake at the same time. If this is interrupted, a
+    repetition completes it. Bronze records that silver and gold cannot be built again in full.
     """
     first = now_ms // _DAY_MS - keep_days
     for table in DETAILED:
@@ -108,20 +108,20 @@ def forget(lake: Lake, keep_days: int, *, now_ms: int, dry_run: bool = False) ->
             continue
         gone = [part for part in parts_of(found, table) if part.value is not None and part.value < _text(first)]
         if gone and not dry_run:
-            mark = max(first, mark_of(found, FORGOTTEN_MARK) or first)  # a part that came late may be of a day before it
+            mark = max(first, mark_of(found, FORGOTTEN_MARK) or first)  # a late part may belong to a day before it
             remove(found, table, gone, marks={FORGOTTEN_MARK: mark}, now_ms=now_ms)
         yield Forgotten(table, len(gone), sum(part.rows for part in gone), sum(part.size for part in gone))
 
 
 def _text(days: int) -> str:
-    """Spell a day since 1970, as directories do."""
+    """Return a day since 1970 in the form of directory names."""
     return str(pa.scalar(days, pa.int32()).cast(pa.date32()).as_py())
 
 
 def _fold(lake: Lake, found: DeltaTable, kept: Kept, *, name: str, now_ms: int, least_files: int) -> None:
     table = kept.table
     for number, value in enumerate(_days(found, table)):
-        # As they are by now: what is put in their place must be made of the same files that the commit is checked against.
+        # The present files: the replacement must be built from the same files that the commit is checked against.
         files = _chosen(table, _days(found, table).get(value, []))
         rows = sum(each.rows for each in files)
         if len(files) < least_files:
@@ -136,7 +136,7 @@ def _fold(lake: Lake, found: DeltaTable, kept: Kept, *, name: str, now_ms: int, 
 
 
 def _chosen(table: Table, files: list[DataFile]) -> list[DataFile]:
-    """Return which files of a day are made one: the small ones, up to as many rows as fit; of partials all, if they do."""
+    """Return which files of a day to merge: the small ones, up to the limit of rows; of partials all, if they fit."""
     chosen: list[DataFile] = []
     size = rows = 0
     for each in sorted(files, key=lambda part: (part.size, part.path)):
@@ -148,7 +148,7 @@ def _chosen(table: Table, files: list[DataFile]) -> list[DataFile]:
 
 
 def _days(found: DeltaTable, table: Table) -> dict[str | None, list[DataFile]]:
-    """Return the files of a table, by the directory they are in."""
+    """Return the files of a table by their directories."""
     days: dict[str | None, list[DataFile]] = {}
     for part in parts_of(found, table):
         days.setdefault(part.value, []).append(part)

@@ -1,8 +1,8 @@
-"""Writing to the lake: Parquet files by whoever has rows, then one commit that makes them part of a table.
+"""Writing to the lake: Parquet files first, then one commit that adds them to a table.
 
-A file that no commit names is part of nothing: whoever is killed before the commit has written nothing, and upkeep removes
-what is left. A commit carries *marks*: names with a number, which Delta calls application transactions. They are kept in the
-table itself and change with the commit or not at all, so a batch that is built again after a crash is told from a new one.
+A file that no commit names is not part of any table: a process that is killed before its commit has added nothing, and
+maintenance removes its files. A commit has *marks*: names with a number, which Delta calls application transactions. They
+are stored in the table and change with the commit or not at all. So a batch that is built again after a crash is recognized.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ if TYPE_CHECKING:
     from penstock.lake.location import Lake
     from penstock.lake.tables import Table
 
-#: The mark that says which batch a table has had last.
+#: The mark with the last batch of a table.
 BATCH_MARK: Final = "penstock:batch"
-#: The mark of a fold: who has seen another number may not fold.
+#: The mark of a fold: a process that has read another number must not fold.
 FOLD_MARK: Final = "penstock:fold"
-#: The mark of bronze/events that says before which day nothing is kept, in days since 1970.
+#: The mark of bronze/events with the day before which details were deleted, in days since 1970.
 FORGOTTEN_MARK: Final = "penstock:forgotten"
-#: Columns with few values, which Parquet had better spell once; ids are spelled anyway.
+#: Columns with few values, which Parquet stores in a dictionary; ids are stored as they are.
 _REPEATED: Final = frozenset(
     {"shard", "kind", "namespace", "queue", "attempt", "priority", "outcome", "state", "fingerprint", "error", "reason",
      "batch", "minute", "bucket", "pattern", "last_shard", "example_shard"}
 )  # fmt: skip
-#: What no text comes before, and none that anybody would look for behind: to find out more would cost more than it is worth.
+#: Bounds that include every text of a search. Exact bounds would cost more than they save.
 _ANY_TEXT: Final = ("", "\U0010ffff")
 #: Rows of one row group.
 _GROUP_ROWS: Final = 1 << 20
 
 
 class DataFile(NamedTuple):
-    """A file that was written: what a commit says of it."""
+    """A written file, as a commit describes it."""
 
     path: str
     size: int
     rows: int
-    value: str | None  #: of the column by which the table is cut
-    stats: str  #: least and greatest values, as JSON
+    value: str | None  #: of the partition column
+    stats: str  #: lowest and highest values, as JSON
 
 
 class PartWriter:
-    """Writes rows of a table into files, one for each value of the column it is cut by. ``name``: one that nobody else has."""
+    """Writes rows of a table into files, one for each value of the partition column. ``name``: a unique name."""
 
     def __init__(self, lake: Lake, table: Table, name: str) -> None:
         self._files = lake.files(table)
@@ -90,7 +90,7 @@ class PartWriter:
         found.write(rows.select(self._stored.names).cast(self._stored))
 
     def close(self) -> list[DataFile]:
-        """End all files, and return them."""
+        """Close all files, and return them."""
         return [found.close(value) for value, found in self._open.items()]
 
 
@@ -103,8 +103,8 @@ class _Open:
         self._rows = 0
         self._least: dict[str, Any] = {}
         self._greatest: dict[str, Any] = {}
-        # Something is told of every column: readers built on delta-rs take one of which nothing is told, while others are, for
-        # one that has nothing that anybody could look for.
+        # Every column has statistics: readers built on delta-rs take a column without statistics, if others have some, for a
+        # column in which no search can match.
         self._texts = [field.name for field in schema if pa.types.is_string(field.type)]
         self._telling = [name for name in schema.names if name not in self._texts]
         self._writer = pq.ParquetWriter(
@@ -144,19 +144,19 @@ def _told(value: Any) -> Any:
 
 
 def shard_mark(shard: str) -> str:
-    """Return the name of the mark of bronze/events that says which event of a shard comes next."""
+    """Return the name of the mark of bronze/events with the next event of a shard."""
     return f"penstock:shard:{shard}"
 
 
 def mark_of(found: DeltaTable | None, name: str = BATCH_MARK) -> int | None:
-    """Return the number that a table has under a name, or None."""
+    """Return the number of a mark of a table; None if it is not set."""
     return None if found is None else found.transaction_version(name)
 
 
 def commit(lake: Lake, table: Table, parts: Sequence[DataFile], *, marks: Mapping[str, int], now_ms: int) -> bool:
-    """Make files part of a table, all at once; False, and nothing is done, if its batch was there already.
+    """Add files to a table, all at once; False, without a change, if the table has the batch already.
 
-    ``marks``: numbers to note with it; BATCH_MARK decides. Raises CommitFailedError if somebody else does the same just now.
+    ``marks``: numbers to store with it; BATCH_MARK decides. Raises CommitFailedError if another process does the same now.
     """
     found = lake.ensure(table)
     before = mark_of(found)
@@ -167,9 +167,10 @@ def commit(lake: Lake, table: Table, parts: Sequence[DataFile], *, marks: Mappin
 
 
 def replace(found: DeltaTable, table: Table, parts: Sequence[DataFile], gone: Sequence[DataFile], *, now_ms: int) -> None:
-    """Put files in the place of others that have the same in them. Files that came since ``found`` was opened stay.
+    """Replace files by others with the same rows. Files that were added after ``found`` was opened stay.
 
-    Raises CommitFailedError if somebody else has done so meanwhile: of two who replace the same files, Delta stops neither.
+    Raises CommitFailedError if another process has done so meanwhile. Without this check, Delta would allow both
+    replacements.
     """
     actions: list[AddAction | RemoveAction] = [
         RemoveAction(each.path, False, now_ms, each.size, _values(table, each)) for each in gone
@@ -179,7 +180,7 @@ def replace(found: DeltaTable, table: Table, parts: Sequence[DataFile], gone: Se
 
 
 def remove(found: DeltaTable, table: Table, gone: Sequence[DataFile], *, marks: Mapping[str, int], now_ms: int) -> None:
-    """Take files out of a table, with what is in them. Raises CommitFailedError if somebody folds them meanwhile."""
+    """Remove files from a table, with their rows. Raises CommitFailedError if another process folds them meanwhile."""
     actions: list[AddAction | RemoveAction] = [
         RemoveAction(each.path, True, now_ms, each.size, _values(table, each)) for each in gone
     ]
@@ -195,7 +196,7 @@ def replace_all(
     now_ms: int,
     since: str | None = None,
 ) -> None:
-    """Put files in the place of all that a table has; ``since``: of those of this day and later ones (2026-01-31)."""
+    """Replace all files of a table; with ``since``: those of this day and later ones (2026-01-31)."""
     found = lake.ensure(table)
     actions: list[AddAction | RemoveAction] = [
         RemoveAction(each.path, True, now_ms, each.size, _values(table, each))
@@ -207,12 +208,12 @@ def replace_all(
 
 
 def is_since(part: DataFile, day: str | None) -> bool:
-    """Tell whether a file is of a day or a later one (2026-01-31). None: of any. A file of no day is of none."""
+    """Return whether a file is of a day or a later one (2026-01-31). None: of any. A file without a day is of none."""
     return day is None or (part.value is not None and part.value >= day)
 
 
 def parts_of(found: DeltaTable, table: Table) -> list[DataFile]:
-    """Return the files that a table has."""
+    """Return the files of a table."""
     parts = []
     for each in pa.table(found.get_add_actions()).to_pylist():
         value = None if table.partition is None else each["partition"][table.partition]

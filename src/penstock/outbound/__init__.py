@@ -1,1 +1,1 @@
-"""What the server sends out by itself: webhooks, and the guard that keeps them away from private addresses."""
+"""Outgoing requests of the server: webhooks, and the guard that keeps them away from private addresses."""

@@ -1,7 +1,7 @@
-"""Which addresses are on the open internet, and why the others are not.
+"""Decides which addresses are on the public internet, and why the others are forbidden.
 
-The standard library's ``is_global`` is not enough: it takes an address that is wrapped in another one (NAT64, 6to4) for a
-global one, and it knows nothing of metadata services. What is allowed in IPv6 is listed, everything else is forbidden.
+The standard library's ``is_global`` is not enough: it accepts an address that contains another one (NAT64, 6to4), and it
+does not know metadata services. In IPv6, allowed ranges are listed, and everything else is forbidden.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final
 
-#: Where clouds give their machines credentials. One of them is a public address.
+#: Metadata services, where clouds give credentials to their machines. One of them is a public address.
 _METADATA: Final = frozenset(
     map(ip_address, ("169.254.169.254", "169.254.170.2", "100.100.100.200", "192.0.0.192", "168.63.129.16", "fd00:ec2::254"))
 )
@@ -61,7 +61,7 @@ _SIX_TO_FOUR: Final = IPv6Network("2002::/16")
 
 
 def why_forbidden(address: IPv4Address | IPv6Address) -> str | None:
-    """Say what keeps an address from being called, or None if it is on the open internet."""
+    """Return why an address is forbidden, or None if it is on the public internet."""
     if address in _METADATA:
         return METADATA
     if isinstance(address, IPv4Address):
@@ -73,7 +73,7 @@ def why_forbidden(address: IPv4Address | IPv6Address) -> str | None:
 
 def _why_forbidden_6(address: IPv6Address) -> str | None:
     number = int(address)
-    if address in _MAPPED or address in _NAT64:  # a translator calls the address within, which may be a good one
+    if address in _MAPPED or address in _NAT64:  # a translator calls the inner address, which may be allowed
         return why_forbidden(IPv4Address(number & 0xFFFFFFFF))
     for network, reason in _FORBIDDEN_6[:2]:
         if address in network:
@@ -85,7 +85,7 @@ def _why_forbidden_6(address: IPv6Address) -> str | None:
         (_SIX_TO_FOUR, number >> 80),
         (_TEREDO, ~number),
     ):
-        if address in tunnel:  # nobody needs these any more, so they are forbidden whatever is within
+        if address in tunnel:  # obsolete, so forbidden with any inner address
             return why_forbidden(IPv4Address(within & 0xFFFFFFFF)) or "reserved IP"
     reason_6 = next((reason for network, reason in _FORBIDDEN_6 if address in network), None)
     return reason_6 if reason_6 is not None or address in _GLOBAL_6 else "reserved IP"

@@ -1,4 +1,4 @@
-"""Delivers the events of one webhook, one after the other, in the order of the journal."""
+"""Delivers the events of one webhook in the order of the journal."""
 
 from __future__ import annotations
 
@@ -27,79 +27,79 @@ if TYPE_CHECKING:
 log = structlog.get_logger("penstock.webhooks")
 
 
-#: What an event is about: its kind, and the namespace and name of its queue.
+#: The subject of an event: its kind, and the namespace and name of its queue.
 Subject = tuple[int, tuple[str, str]]
 
 
 def subject_of(block: JournalBlock, event: Sequence[Any]) -> Subject:
-    """Return what an event is about."""
+    """Return the subject of an event."""
     return event[0], block.queues[event[1]]
 
 
 def subjects_of(block: JournalBlock) -> set[Subject]:
-    """Return what a block is about, as far as webhooks care: far fewer than it has events."""
+    """Return the subjects of a block that matter to webhooks: far fewer than it has events."""
     pairs = {(event[0], event[1]) for event in block.events if event[0] in EVENT_NAMES}
     return {(kind, block.queues[queue]) for kind, queue in pairs}
 
 
 class Post(Protocol):
-    """What sends a letter: see ``Sender.post``."""
+    """The sender of a request: see ``Sender.post``."""
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes, *, namespace: str) -> int:
-        """Send a body on behalf of a namespace and return the status of the answer. Raises NotDelivered if there is none."""
+        """Send a body for a namespace, and return the status of the answer. Raises NotDelivered if there is none."""
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """How hard to try."""
+    """The rules for attempts."""
 
     attempts: int = limits.webhook_attempts
-    pause_ms: int = limits.webhook_pause_ms  #: before the second attempt, doubled for each further one
+    pause_ms: int = limits.webhook_pause_ms  #: before the second attempt; doubled for each further one
 
 
 class WebhookDelivery:
-    """One per enabled webhook, with a task of its own, so that a slow receiver holds up nobody else."""
+    """The delivery of one enabled webhook. It has its own task, so that a slow receiver does not delay other webhooks."""
 
     def __init__(self, engine: ShardApi, post: Post, policy: Policy, webhook: WebhookRecord) -> None:
         self.webhook = webhook
-        self.cursor = webhook.cursor  #: number of the first event that was not dealt with
-        self.idle = False  #: it has seen the whole journal and waits to be woken
+        self.cursor = webhook.cursor  #: number of the first event that is not processed
+        self.idle = False  #: it has processed the whole journal, and waits
         self._engine = engine
         self._post = post
         self._policy = policy
         self._kinds = webhook.kinds
-        self._due = engine.store.journal_next  #: there may be something for it up to here
-        self._rewound = 0  #: how often the journal was taken back while it went through it
+        self._due = engine.store.journal_next  #: the journal may have events for it up to here
+        self._rewound = 0  #: how often the journal was rewound while it was read
         self._woken = asyncio.Event()
-        self._healed = asyncio.Event()  #: the store works again: no need to rest any longer
+        self._healed = asyncio.Event()  #: the store works again: end the pause
         self._done = DeliveryProgress(webhook.cursor)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the task."""
         name = f"penstock-webhook-{self.webhook.id}"
         self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
     async def stop(self) -> None:
-        """End at once. A delivery under way is cut off, and done again by whoever goes on."""
+        """Stop immediately. A delivery in progress is cancelled, and repeated by the next server that delivers."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def hear(self, block: JournalBlock, subjects: set[Subject]) -> None:
-        """Hear of a block that was just committed, and what it is about: wake up for it, or pass it over."""
+        """Handle a block that was just committed, with its subjects: wake up for it, or skip it."""
         if any(self._wants(subject) for subject in subjects):
             self._due = block.seq + len(block.events)
             self.nudge()
         elif self.idle and self.cursor == block.seq and not self._woken.is_set():
-            self.cursor += len(block.events)  # nothing in it, so it need not be read later
+            self.cursor += len(block.events)  # no event for it, so the block need not be read later
 
     def nudge(self) -> None:
-        """Wake up if there may be something that can be told: what a failing disk could take back cannot."""
+        """Wake up if there may be durable events to deliver: a disk failure cannot undo durable events."""
         if self.cursor < min(self._due, self._engine.journal_vouched):
             self._woken.set()
 
     def rewind(self) -> None:
-        """Hear that a failing disk may have taken back the end of the journal: its numbers are given anew."""
+        """Handle a rewind: a disk failure may have removed the end of the journal, and its numbers are assigned again."""
         self._due = self._engine.store.journal_next
         self.cursor = min(self.cursor, self._due)
         self._rewound += 1
@@ -107,11 +107,11 @@ class WebhookDelivery:
 
     @property
     def has_news(self) -> bool:
-        """Tell whether something was delivered, or given up, that is not written down yet."""
+        """Return whether there are deliveries or failures that are not recorded yet."""
         return bool(self._done.successes or self._done.failures)
 
     def take_progress(self) -> DeliveryProgress | None:
-        """Return what happened since the last call, to be written down; None if nothing did."""
+        """Return the progress since the last call, to be recorded; None if there is none."""
         if not self.has_news and self._done.cursor == self.cursor:
             return None
         progress, self._done = self._done, DeliveryProgress(self.cursor)
@@ -119,7 +119,7 @@ class WebhookDelivery:
         return progress
 
     def give_back(self, progress: DeliveryProgress) -> None:
-        """Take back what could not be written down."""
+        """Take back progress that could not be recorded."""
         self._done.successes += progress.successes
         self._done.failures += progress.failures
         self._done.last_triggered = self._done.last_triggered or progress.last_triggered
@@ -131,17 +131,17 @@ class WebhookDelivery:
             try:
                 await self.run_once()
             except PenstockError as error:
-                log.warning("a webhook cannot read the journal now and tries again", error=str(error))
+                log.warning("a webhook cannot read the journal now and will retry", error=str(error))
                 await self._rest()
                 continue
             except Exception:
-                log.exception("a webhook failed and tries again", webhook=ids.to_uuid(self.webhook.id))
+                log.exception("a webhook failed and will retry", webhook=ids.to_uuid(self.webhook.id))
                 await self._rest()
                 continue
             await self._wait()
 
     async def _rest(self) -> None:
-        """Wait for a while, or until the store works again."""
+        """Pause for some time, or until the store works again."""
         clock = self._engine.clock
         alarm = clock.call_at(clock.steady_ms() + self._policy.pause_ms, self._healed.set)
         try:
@@ -157,9 +157,9 @@ class WebhookDelivery:
             self.idle = False
 
     async def run_once(self) -> None:
-        """Deliver everything up to the end of what is vouched for of the journal."""
+        """Deliver all events up to the end of the durable part of the journal."""
         engine = self._engine
-        self._woken.clear()  # before looking: what comes while it looks wakes it again
+        self._woken.clear()  # cleared first, so that an event during the check sets it again
         while self.cursor < engine.journal_vouched:
             rewound = self._rewound
             async with engine.replays.turn(self.webhook.namespace):
@@ -176,7 +176,7 @@ class WebhookDelivery:
                 self.cursor = max(self.cursor, min(page.following, vouched))
 
     async def _go_through(self, blocks: list[JournalBlock]) -> None:
-        """Deliver what is in some blocks."""
+        """Deliver the events of some blocks."""
         rewound = self._rewound
         for block in blocks:
             if any(self._wants(subject) for subject in subjects_of(block)):
@@ -194,7 +194,7 @@ class WebhookDelivery:
                 if rewound == self._rewound:
                     await self._deliver(letter)
                 if rewound != self._rewound:
-                    return  # this number may be another event's now
+                    return  # this number may now belong to another event
                 self.cursor = number + 1
 
     def _wants(self, subject: Subject) -> bool:
@@ -203,14 +203,14 @@ class WebhookDelivery:
 
     def _missed(self, oldest: int) -> None:
         log.warning(
-            "a webhook was so far behind that the journal no longer has what it missed; it goes on from the oldest event",
+            "a webhook missed events that the journal no longer has; it continues with the oldest event",
             webhook=ids.to_uuid(self.webhook.id),
             events=oldest - self.cursor,
         )
         self.cursor = oldest
 
     async def _deliver(self, letter: WebhookRequest) -> None:
-        """Try a few times; in the end it is delivered, or counted as failed."""
+        """Try several times. In the end the request is delivered, or counted as failed."""
         error = ""
         for attempt in range(self._policy.attempts):
             if attempt:

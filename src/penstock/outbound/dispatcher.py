@@ -1,7 +1,7 @@
-"""The post office: a courier for every enabled webhook, woken by the feed, and a note of how far each has got.
+"""Runs one delivery task for every enabled webhook, and records the progress of each.
 
-What is delivered comes from the journal, from each webhook's own place in it, and the place is written down after the delivery.
-So a crash repeats a little and skips nothing.
+Events are read from the journal, from each webhook's own position, and the position is recorded after the delivery. So after
+a crash, some events are repeated and none is skipped.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ log = structlog.get_logger("penstock.webhooks")
 
 
 class WebhookDispatcher(PeriodicService):
-    """Start it after the engine, stop it before the engine closes. ``run_once`` writes down what was delivered."""
+    """Delivers webhooks. Start it after the engine, stop it before the engine closes. ``run_once`` records the progress."""
 
     every_ms = 500
-    #: Places that moved without a delivery are written down this often: losing them costs reading, nothing else.
+    #: Positions that moved without a delivery are recorded at this interval: losing them costs only a repeated read.
     idle_ms = limits.MINUTE_MS
 
     def __init__(self, engine: EngineContext, post: Post, policy: Policy | None = None) -> None:
@@ -42,13 +42,13 @@ class WebhookDispatcher(PeriodicService):
         self._policy = policy or Policy()
         self._couriers: dict[int, WebhookDelivery] = {}
         self._leaving: set[asyncio.Task[None]] = set()
-        self._left: list[WebhookDelivery] = []  #: dismissed, with something that is not written down yet
+        self._left: list[WebhookDelivery] = []  #: stopped deliveries with progress that is not recorded yet
         self._all_noted_at = engine.clock.steady_ms()
         self._stop_hearing: Callable[[], None] | None = None
-        self._subscriptions: list[Callable[[], None]] = []  #: what ends each subscription to a signal of the engine
+        self._subscriptions: list[Callable[[], None]] = []  #: functions that end the subscriptions to signals of the engine
 
     def start(self) -> None:
-        """Begin to deliver; starting twice is fine."""
+        """Start to deliver. It is safe to call this twice."""
         if not self._subscriptions:
             signals = self._engine.signals
             self._subscriptions = [
@@ -61,7 +61,7 @@ class WebhookDispatcher(PeriodicService):
         super().start()
 
     async def stop(self) -> None:
-        """End at once, and write down how far everybody got; stopping twice is fine."""
+        """Stop immediately, and record all positions. It is safe to call this twice."""
         await super().stop()
         for end in self._subscriptions:
             end()
@@ -73,12 +73,10 @@ class WebhookDispatcher(PeriodicService):
         try:
             await self._note(everybody=True)
         except PenstockError as error:
-            log.warning(
-                "what was delivered last could not be written down and is repeated at the next start", error=str(error)
-            )
+            log.warning("the last deliveries could not be recorded and are repeated at the next start", error=str(error))
 
     async def run_once(self) -> None:
-        """Write down what was delivered, and now and then how far everybody has read."""
+        """Record deliveries, and at intervals the positions of all webhooks."""
         now = self._engine.clock.steady_ms()
         everybody = now - self._all_noted_at >= self.idle_ms
         if everybody:
@@ -96,17 +94,17 @@ class WebhookDispatcher(PeriodicService):
             courier.nudge()
 
     def _rewind(self) -> None:
-        """The store was read anew: registrations that it lost never happened, and neither did events."""
+        """Handle a store that was read anew: registrations and events that it lost never happened."""
         for courier in (*self._couriers.values(), *self._left):
             courier.rewind()
         self._look()
 
     def _look(self) -> None:
-        """See which webhooks there are now, and have a courier for each that is enabled, if delivering is up to us."""
+        """Read the webhooks, and run a delivery for each enabled one, if this server is the one that delivers."""
         webhooks = self._engine.store.webhook_list() if self._engine.leads else []
         wanted = {webhook.id: webhook for webhook in webhooks if webhook.enabled}
         for webhook_id, courier in list(self._couriers.items()):
-            # One whose place has jumped ahead of its courier was switched off and on again.
+            # A webhook whose position is ahead of its delivery was disabled and enabled again.
             if webhook_id not in wanted or wanted[webhook_id].cursor > courier.cursor:
                 self._dismiss(webhook_id)
         for webhook_id, webhook in wanted.items():
@@ -116,7 +114,7 @@ class WebhookDispatcher(PeriodicService):
         self._listen()
 
     def _listen(self) -> None:
-        """Listen to the feed only while there is somebody to wake: a feed that nobody hears costs nothing."""
+        """Subscribe to the feed only while there are deliveries to wake: a feed without subscribers costs nothing."""
         if self._couriers and self._stop_hearing is None:
             self._stop_hearing = self._engine.feed.listen(self._hear)
         elif not self._couriers and self._stop_hearing is not None:

@@ -1,4 +1,4 @@
-"""Fetches one small document, by the rules that webhooks are sent by: the address that was checked, no redirect, no proxy."""
+"""Fetches one small document by the rules of webhooks: only the checked address, no redirect, no proxy."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class NotFetched(OSError):
-    """There is no document; the text says why."""
+    """The document could not be fetched; the text has the reason."""
 
 
 class Fetcher:
-    """Fetches ``url``, of at most ``bytes_max``. Plain HTTP is only for hosts the operator vouches for in the guard."""
+    """Fetches ``url``, of at most ``bytes_max``. Plain HTTP is only for hosts that the operator allows in the guard."""
 
     def __init__(
         self, clock: Clock, guard: Guard, url: str, *, timeout_ms: int, bytes_max: int, tls: ssl.SSLContext | None = None
@@ -40,7 +40,7 @@ class Fetcher:
             return await within(self._clock, self._timeout_ms, self._get())
         except TimeoutError:
             raise NotFetched(f"{self._url}: no answer within {self._timeout_ms} ms") from None
-        except InvalidInput as error:  # in the words of webhooks
+        except InvalidInput as error:  # the text is about webhooks
             raise NotFetched(f"{self._url}: {str(error).replace('Webhook URL', 'it')}") from None
         except (OSError, ValueError, EOFError) as error:
             raise NotFetched(f"{self._url}: {error}") from None

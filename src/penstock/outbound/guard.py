@@ -1,11 +1,12 @@
-r"""Keeps webhooks away from what only this machine or its network may reach (server-side request forgery).
+r"""Protects against server-side request forgery: webhooks must not reach this machine or its private network.
 
-A URL is read strictly, by rules of our own: what other programs would bend into an address (``0x7f.1``, ``127.0.0.1.``,
-``good.com\@10.0.0.1``) is not a URL here. Then its name is looked up before every attempt, every address it has is checked,
-and the caller connects to one that was checked. Nothing is looked up twice, so an answer cannot change in between.
+URLs are parsed strictly, by rules of this module. Text that other programs would turn into an address (``0x7f.1``,
+``127.0.0.1.``, ``good.com\@10.0.0.1``) is not a valid URL here. Then the name is looked up before every attempt, all its
+addresses are checked, and the caller connects to a checked address. There is no second lookup, so the answer cannot change
+in between.
 
-A look-up cannot be cut off, and a slow name server may take a minute for it. So there is a limited number of them at a time, of
-which each namespace gets a share: one whose names are slow waits for itself.
+A lookup cannot be cancelled, and may take a minute with a slow name server. So the number of concurrent lookups is limited,
+and each namespace has a share of it: a namespace with slow names delays only itself.
 """
 
 from __future__ import annotations
@@ -37,36 +38,36 @@ _URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _AUTHORITY: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::(?P<port>[0-9]{1,5}))?\Z")
 _LABEL: Final = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)\Z")
-#: A name that ends like this is taken for an IPv4 address by many programs.
+#: Many programs read a name with this ending as an IPv4 address.
 _NUMERIC: Final = re.compile(r"(?:[0-9]+|0x[0-9a-f]*)\Z")
 _NOT_PRINTABLE: Final = re.compile(r"[^\x21-\x7e]|[\\<>\"^`{|}]")
 _NAME_CHARS_MAX: Final = 253
 
 _LOCAL_NAMES: Final = frozenset(("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback", "loopback"))
 _METADATA_NAMES: Final = frozenset(("metadata", "instance-data"))
-#: Ports of servers that speak something else and could be talked into something by a well-formed POST.
+#: Ports of servers of other protocols, which a well-formed POST could abuse.
 _OTHER_PORTS: Final = frozenset(
     (21, 22, 23, 25, 53, 110, 143, 389, 445, 465, 587, 993, 995, 2375, 3306, 5432, 6379, 9200, 11211, 27017)
 )
 
 
 class Target(NamedTuple):
-    """A URL, taken apart."""
+    """The parts of a URL."""
 
     is_tls: bool
-    host: str  #: in lower case, without brackets
+    host: str  #: lower case, without brackets
     port: int
-    path: str  #: with the query, never empty
+    path: str  #: including the query, never empty
 
     @property
     def authority(self) -> str:
-        """What belongs into the Host header."""
+        """Return the value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.is_tls else 80) else f"{host}:{self.port}"
 
 
 class Guard:
-    """``allowed_hosts`` are hosts the operator vouches for, as they are written in URLs; their addresses are not checked."""
+    """Checks URLs and addresses. The addresses of ``allowed_hosts``, written as in URLs, are not checked."""
 
     def __init__(self, allowed_hosts: Iterable[str] = (), resolve: Resolve | None = None) -> None:
         self._allowed = frozenset(_plain(host) for host in allowed_hosts)
@@ -75,7 +76,7 @@ class Guard:
         self._lookups: set[asyncio.Task[list[str]]] = set()
 
     def check(self, url: str) -> Target:
-        """Take a URL apart. Raises InvalidInput for what may not be called, as far as that shows without looking it up."""
+        """Parse a URL. Raises InvalidInput if it must not be called, as far as this is known without a lookup."""
         target = parse(url)
         if target.host not in self._allowed:
             address = _literal(target.host)
@@ -85,15 +86,15 @@ class Guard:
         return target
 
     def vouches_for(self, target: Target) -> bool:
-        """Tell whether the operator vouches for a target's host."""
+        """Return whether the operator allows a target's host."""
         return target.host in self._allowed
 
     @asynccontextmanager
     async def turn(self, target: Target, namespace: str) -> AsyncIterator[LookUp]:
-        """Wait until a target may be looked up on behalf of a namespace, and return what does it, once.
+        """Wait until a target may be looked up for a namespace, and return the function that does it, once.
 
-        The wait is not bounded: a deadline for what is done with the address begins afterwards. A slot that is taken is free
-        again when the look-up has ended, even if its caller did not wait for that.
+        The wait has no limit: the deadline of the request starts afterwards. A slot is free again when its lookup has ended,
+        even if its caller did not wait for that.
         """
         if _literal(target.host) is not None:
             yield lambda: self._checked(target, None)
@@ -104,7 +105,7 @@ class Guard:
         async def look_up() -> list[str]:
             task = asyncio.get_running_loop().create_task(self._resolve(target.host, target.port))
             begun.append(task)
-            self._lookups.add(task)  # the event loop itself keeps no task alive
+            self._lookups.add(task)  # the event loop keeps only weak references to tasks
             task.add_done_callback(lambda done: self._ended(done, namespace))
             return await self._checked(target, task)
 
@@ -115,7 +116,7 @@ class Guard:
                 self._slots.release(namespace)
 
     async def addresses(self, target: Target, namespace: str = "") -> list[str]:
-        """Look a target up, when its turn comes, and return its addresses. Raises what a look-up raises."""
+        """Look up a target when a slot is free, and return its addresses. Raises the error of the lookup."""
         async with self.turn(target, namespace) as look_up:
             return await look_up()
 
@@ -123,7 +124,7 @@ class Guard:
         self._lookups.discard(task)
         self._slots.release(namespace)
         if not task.cancelled():
-            task.exception()  # its caller may be gone, and the event loop complains about errors that are not read
+            task.exception()  # its caller may be gone, and the event loop logs errors that are not retrieved
 
     async def _checked(self, target: Target, looking: asyncio.Task[list[str]] | None) -> list[str]:
         found = [target.host] if looking is None else await asyncio.shield(looking)
@@ -140,8 +141,8 @@ class Guard:
 async def addresses_of(host: str, port: int) -> list[str]:
     """Return all addresses of a name. Raises OSError.
 
-    It is looked up in a thread of its own, so that a slow name server holds up nothing else. The thread is a daemon, unlike
-    those of an executor: a look-up cannot be cut off, and must not keep the server from ending.
+    The lookup runs in its own thread, so that a slow name server delays nothing else. The thread is a daemon, unlike those
+    of an executor, because a lookup cannot be cancelled and must not delay the exit of the server.
     """
     loop = asyncio.get_running_loop()
     found: asyncio.Future[list[str]] = loop.create_future()
@@ -168,7 +169,7 @@ def _look_up(host: str, port: int) -> tuple[list[str], OSError | None]:
 
 
 def parse(url: str) -> Target:
-    """Take a URL apart, strictly. Raises InvalidInput in the contract's words."""
+    """Parse a URL strictly. Raises InvalidInput with the text of the contract."""
     if not url:
         raise InvalidInput("Webhook URL is required")
     if len(url) > limits.webhook_url_chars_max:
@@ -194,7 +195,7 @@ def parse(url: str) -> Target:
 
 
 def _host(six: str | None, name: str | None) -> str:
-    """Return a host in its one spelling. Raises InvalidInput for any other way to write an address."""
+    """Return a host in its normal form. Raises InvalidInput for an address in any other form."""
     try:
         if six is not None:
             return str(IPv6Address(six))
@@ -217,7 +218,7 @@ def _literal(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def _plain(host: str) -> str:
-    """Return an allowed host in the spelling that ``parse`` gives."""
+    """Return an allowed host in the form that ``parse`` returns."""
     literal = _literal(host.lower())
     return host.lower() if literal is None else str(literal)
 

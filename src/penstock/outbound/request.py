@@ -1,4 +1,4 @@
-"""What a webhook is sent: one event of the journal as a body, and the headers that go with it."""
+"""Requests of webhooks: one event of the journal as a body, and its headers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from penstock.store.contract import JournalBlock, Store
     from penstock.store.sharded import ShardedStore
 
-#: Where the fields of an event begin.
+#: Position of the first field of an event.
 _FIRST_FIELD = 4
 
 
 class EventBody(msgspec.Struct, rename="camel"):
-    """The body of a delivery. What an event does not have, or what is gone by now, is left out."""
+    """The body of a delivery. Fields that an event does not have, or that are no longer stored, are left out."""
 
     event: str
     timestamp: int
@@ -38,7 +38,7 @@ class EventBody(msgspec.Struct, rename="camel"):
 
 
 class WebhookRequest(NamedTuple):
-    """What is sent, the same in every attempt."""
+    """A request, the same in every attempt."""
 
     event: str
     headers: dict[str, str]
@@ -46,7 +46,7 @@ class WebhookRequest(NamedTuple):
 
 
 async def write(store: Store, webhook: WebhookRecord, block: JournalBlock, number: int) -> WebhookRequest:
-    """Write what a webhook is told of one event."""
+    """Build the request for one event."""
     event: Sequence[Any] = block.events[number - block.seq]
     kind, queue, job_id, custom_id = event[:_FIRST_FIELD]
     namespace, queue_name = block.queues[queue]
@@ -81,7 +81,7 @@ def sign(secret: str, body: bytes) -> str:
 
 
 async def data_of(store: Store | ShardedStore, kind: int, namespace: str, job_id: int) -> bytes | None:
-    """Return the result of a completed job, or the payload of a pushed or failed one: JSON, None if it is gone or too large."""
+    """Return the result of a completed job, or the payload of a pushed or failed one, as JSON; None if gone or too large."""
     found: bytes | None = None
     try:
         if kind == EventKind.JOB_COMPLETED:
@@ -89,6 +89,6 @@ async def data_of(store: Store | ShardedStore, kind: int, namespace: str, job_id
         elif kind in (EventKind.JOB_PUSHED, EventKind.JOB_FAILED):
             stored = await store.job_get(namespace, job_id)
             found = None if stored is None else stored[1].data
-    except JobQuarantined:  # the event is told all the same
+    except JobQuarantined:  # the event is sent without data
         return None
     return None if found is None or len(found) > limits.event_data_bytes_max else found

@@ -1,8 +1,8 @@
-"""Sends one POST and reads the status of the answer, nothing more.
+"""Sends one POST and reads only the status of the answer.
 
-Plain streams instead of an HTTP client: the connection must go to the very address that was checked, no redirect may be
-followed, no proxy of the environment used, no compressed body unpacked and no cookie kept. All that is left of HTTP then is one
-request, a status line, and the end of the headers. A client would have to be told not to do everything else.
+It uses plain streams instead of an HTTP client: the connection must go to the address that was checked, with no redirect, no
+proxy of the environment, no decompression and no cookies. What remains of HTTP is one request, a status line, and the end of
+the headers. All other features of a client would have to be disabled.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _CONTINUING: Final = range(100, 200)
 
 
 class NotDelivered(Exception):
-    """No answer came; the text says why."""
+    """There was no answer; the text has the reason."""
 
 
 class Sender:
-    """``tls`` is who to trust, by default whom the system trusts. ``timeout_ms`` is for all of one attempt."""
+    """Sends requests. ``tls``: trusted certificates, by default the system's. ``timeout_ms``: for one whole attempt."""
 
     def __init__(
         self,
@@ -49,9 +49,9 @@ class Sender:
         self._tls = tls
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes, *, namespace: str = "") -> int:
-        """Send a body on behalf of a namespace and return the status of the answer. Raises NotDelivered if there is none.
+        """Send a body for a namespace, and return the status of the answer. Raises NotDelivered if there is none.
 
-        The attempt, and its timeout, begin when the URL may be looked up; see ``Guard.turn``.
+        The attempt and its timeout start when the URL may be looked up; see ``Guard.turn``.
         """
         try:
             target = self._guard.check(url)
@@ -61,7 +61,7 @@ class Sender:
             raise NotDelivered(f"No answer within {self._timeout_ms} ms") from None
         except InvalidInput as error:
             raise NotDelivered(str(error)) from None
-        except (OSError, ValueError, EOFError) as error:  # a failed connection, a line without an end, half an answer
+        except (OSError, ValueError, EOFError) as error:  # a failed connection, a line without end, a partial answer
             raise NotDelivered(f"{type(error).__name__}: {error}"[: limits.progress_message_chars_max]) from None
 
     async def _post(self, target: Target, look_up: LookUp, headers: Mapping[str, str], body: bytes) -> int:
@@ -72,13 +72,13 @@ class Sender:
             status, _ = await status_and_headers(reader)
             return status
         finally:
-            writer.transport.abort()  # whatever else the other side has to say, nobody listens
+            writer.transport.abort()  # the rest of the answer is not read
 
 
 async def connect(
     target: Target, addresses: list[str], tls: ssl.SSLContext | None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect to the first of the addresses that answers. They are addresses, so nothing is looked up again."""
+    """Connect to the first address that answers. No name is looked up again."""
     failure: OSError | None = None
     trust = (tls or _system_trust()) if target.is_tls else None
     for address in addresses:
@@ -101,14 +101,14 @@ def _request(target: Target, headers: Mapping[str, str], body: bytes) -> bytes:
 
 
 def head(method: str, target: Target, headers: Mapping[str, str]) -> bytes:
-    """Spell the head of a request. The URL is printable ASCII by now, and the values of the headers are our own."""
+    """Encode the head of a request. The URL is printable ASCII here, and the values of the headers are our own."""
     lines = {"Host": target.authority, "User-Agent": f"penstock/{__version__}", **headers}
     spelled = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
     return f"{method} {target.path} HTTP/1.1\r\n{spelled}\r\n".encode("ascii")
 
 
 async def status_and_headers(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
-    """Read up to the end of the headers; their names are in lower case. Raises ValueError for what is not HTTP, or too long."""
+    """Read the status and the headers, with lower-case names. Raises ValueError if they are not HTTP or too long."""
     status = 0
     headers: dict[str, str] = {}
     for _ in range(limits.webhook_reply_lines_max):
@@ -123,7 +123,7 @@ async def status_and_headers(reader: asyncio.StreamReader) -> tuple[int, dict[st
         elif line in (b"\r\n", b"\n"):
             if status not in _CONTINUING:
                 return status, headers
-            status = 0  # an interim answer: the real one follows
+            status = 0  # an interim answer: the final one follows
             headers.clear()
         else:
             name, _, value = line.decode("latin-1").partition(":")

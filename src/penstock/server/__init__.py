@@ -1,1 +1,1 @@
-"""The server: puts all parts together, opens its storage and its listeners, and runs until it is stopped."""
+"""The server: builds all parts, opens its stores and its listeners, and runs until it is stopped."""

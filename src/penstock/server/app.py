@@ -1,4 +1,4 @@
-"""The composition root: the only place that knows all parts and puts them together."""
+"""The composition root: the only module that imports all parts and connects them."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger("penstock")
 
 
-#: What is left of the shutdown time for closing the store.
+#: The part of the shutdown time that is reserved for closing the store.
 CLOSE_RESERVE_MS: Final = 2_000
 
 
 class _Opened(NamedTuple):
-    """What a server is made of, before anything listens."""
+    """The parts of a server before any listener is open."""
 
     config: Config
     clock: Clock
@@ -58,9 +58,9 @@ class _Opened(NamedTuple):
 
 
 async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
-    """Run the server until it is told to stop by SIGTERM or SIGINT; a second signal ends the process at once.
+    """Run the server until SIGTERM or SIGINT; a second signal ends the process at once.
 
-    ``on_ready`` is given the configuration without the listeners that could not be started.
+    ``on_ready`` is called with the configuration without the listeners that could not be started.
     """
     stop = _on_signals()
     opened = await _open(config)
@@ -72,16 +72,16 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     ended_by_itself = not stop.done()
     await _stop(opened, http, reason="a listener ended" if ended_by_itself else stop.result())
     if ended_by_itself:
-        raise PenstockError("A listener ended by itself; the log says why.")
+        raise PenstockError("A listener stopped unexpectedly; the log has the reason.")
 
 
 async def _open(config: Config) -> _Opened:
-    """Open the stores, and make the engine and the doors."""
+    """Open the stores, and build the engine and the doors."""
     clock = SystemClock()
     config = with_dev_cert(config, clock)
     tls = listeners.check_tls(config)
     guard = Guard(config.webhook_allowed_hosts)
-    # Keys are fetched through a guard of their own: look-ups for webhooks must not hold up those for keys.
+    # Keys are fetched through a separate guard, so that look-ups for webhooks cannot delay those for keys.
     gate = gate_of(config, clock, Guard(config.webhook_allowed_hosts))
     listeners.check_free(config.http, "http")
     shards = await open_shards(config, clock)
@@ -126,7 +126,7 @@ async def _listen(opened: _Opened) -> tuple[Config, list[tuple[Granian, asyncio.
 
 
 async def _stop(opened: _Opened, http: Sequence[tuple[Granian, asyncio.Task[None]]], *, reason: str) -> None:
-    """Finish requests under way, and close everything, from the listeners to the stores."""
+    """Finish the current requests, and close everything, from the listeners to the stores."""
     doors, engine = opened.doors, opened.engine
     log.info("stopping", reason=reason)
     doors.readiness.ready = False
@@ -146,7 +146,7 @@ async def _stop(opened: _Opened, http: Sequence[tuple[Granian, asyncio.Task[None
 
 
 async def _finish(config: Config, doors: Doors, running: list[asyncio.Task[None]]) -> None:
-    """Wait for requests under way, for as long as the configuration says; those that have not arrived are cut off sooner."""
+    """Wait for the current requests, up to the configured time; incomplete requests are cut off sooner."""
     cutting = asyncio.create_task(doors.cut_half_sent())
     reserve = min(CLOSE_RESERVE_MS, config.shutdown_timeout_ms // 5)
     timeout = (config.shutdown_timeout_ms - reserve) / 1000

@@ -1,6 +1,6 @@
-"""Makes the gate that all doors ask, and the quotas, from the configuration.
+"""Build the authenticator of all doors, and the quotas, from the configuration.
 
-A server without signed tokens starts without their cryptography: it is imported where it is wanted.
+The cryptography for signed tokens is imported only when it is needed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def jwt_keys(config: Config) -> list[Key]:
-    """Return the keys that tokens may be signed with, but for those that have to be fetched. Raises ConfigInvalid."""
+    """Return the keys for the signatures of tokens, except for those that have to be fetched. Raises ConfigInvalid."""
     if not (config.jwt_secret or config.jwt_key_file or config.jwt_jwks):
         return []
     from penstock.access.keys import jwks_keys, pem_key, secret_key  # noqa: PLC0415, see above
@@ -45,7 +45,7 @@ def jwt_keys(config: Config) -> list[Key]:
 
 
 def gate_of(config: Config, clock: Clock, guard: Guard) -> Authenticator:
-    """Return the gate that all doors ask. Raises ConfigInvalid for keys that cannot be used."""
+    """Return the authenticator of all doors. Raises ConfigInvalid for keys that cannot be used."""
     tokens = (*config.auth_tokens, config.api_key) if config.api_key else config.auth_tokens
     keys = jwt_keys(config)
     fetch: Fetcher | None = None
@@ -66,7 +66,7 @@ def gate_of(config: Config, clock: Clock, guard: Guard) -> Authenticator:
 
 
 def _checked_scope(scope: str) -> str:
-    """Return a scope. Raises ValueError for one that would grant nothing."""
+    """Return a scope. Raises ValueError for a scope without any permission."""
     namespace, colon, word = scope.rpartition(":")
     if word not in WORDS or (colon and not namespace):
         raise ValueError(f"{scope!r} is no scope; expected NAMESPACE:WORD, with one of the words {', '.join(WORDS)}")
@@ -74,7 +74,7 @@ def _checked_scope(scope: str) -> str:
 
 
 async def keys_for(gate: Authenticator, store: Store, clock: Clock) -> ApiKeys:
-    """Have a gate let people in by the API keys of a store, and follow what becomes of these until the gate is closed."""
+    """Let an authenticator accept the API keys of a store, and follow their changes until it is closed."""
     keys = ApiKeys(store, clock)
     await keys.start()
     gate.use(keys)
@@ -97,5 +97,5 @@ def _read(file: Path | str | None) -> bytes:
 
 
 def quotas_of(quotas: Mapping[str, int], stores: Sequence[Store], clock: Clock) -> Quotas | None:
-    """Return the quotas of namespaces, in jobs per minute (``*``: each that is not listed). None: there are none."""
+    """Return the quotas of namespaces, in jobs per minute (``*``: each that is not listed). None: there are no quotas."""
     return Quotas(quotas, Counter(stores, clock)) if quotas else None

@@ -1,7 +1,7 @@
-"""A certificate for developing: made on request, signed by itself, for names of this machine only.
+"""The development certificate: created on request, self-signed, for names of this machine only.
 
-It is no authority: who trusts it trusts this one certificate, so a stolen key opens nothing but this server. It is made,
-looked at and renewed when a server starts, never in between.
+It is not an authority. A client that trusts it trusts only this certificate, so a stolen key is useful against this server
+only. It is created, checked and renewed when a server starts, never while it runs.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ log = structlog.get_logger("penstock")
 
 CERT: Final = "dev-cert.pem"
 KEY: Final = "dev-cert-key.pem"
-#: How long it is good for. Some systems refuse more than 825 days, even of what they were told to trust.
+#: How long it is valid. Some systems refuse more than 825 days, even for certificates that the user trusts.
 VALID_MS: Final = limits.YEAR_MS
-#: One that ends sooner than this is renewed.
+#: A certificate that expires within this time is renewed.
 RENEW_MS: Final = 7 * limits.DAY_MS
-#: It begins a little early, for clients whose clock is behind.
+#: It is valid from a moment in the past, for clients whose clock is behind.
 EARLY_MS: Final = limits.HOUR_MS
 
 
 def with_dev_cert(config: Config, clock: Clock) -> Config:
-    """Return the configuration with the development certificate as its own, if it asks for one; otherwise as it is.
+    """Return the configuration with the development certificate, if it asks for one; otherwise unchanged.
 
-    The certificate is in the data directory: made there if there is none, made anew if it ends within a week or cannot be used.
-    Raises ConfigInvalid if it cannot be read or written.
+    The certificate is in the data directory. It is created there if there is none, and renewed if it expires within a week
+    or cannot be used. Raises ConfigInvalid if it cannot be read or written.
     """
     if not config.dev_cert:
         return config
     prepare_directory(config.data)
     cert, key = config.data / CERT, config.data / KEY
-    with _alone(config.data):  # two servers that start at once must not mix their halves
+    with _alone(config.data):  # two servers that start together must not mix their files
         reason = _why_anew(cert, key, clock.now_ms())
         if reason:
             ends = _make(cert, key, clock.now_ms())
@@ -65,7 +65,7 @@ def with_dev_cert(config: Config, clock: Clock) -> Config:
 
 
 def _why_anew(cert: Path, key: Path, now_ms: int) -> str:
-    """Say why the certificate has to be made, in words for the log; empty if it can be used."""
+    """Return why the certificate has to be renewed, for the log; empty if it can be used."""
     cert_pem, key_pem = _read(cert), _read(key)
     if cert_pem is None and key_pem is None:
         return "there was none"
@@ -74,7 +74,7 @@ def _why_anew(cert: Path, key: Path, now_ms: int) -> str:
     try:
         found = x509.load_pem_x509_certificate(cert_pem)
         private = serialization.load_pem_private_key(key_pem, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):  # rubbish, with a passphrase, or of a kind nobody knows
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # invalid data, with a passphrase, or of an unsupported kind
         return "it was damaged"
     if private.public_key() != found.public_key():
         return "key and certificate did not belong together"
@@ -101,7 +101,7 @@ def _read(file: Path) -> bytes | None:
 
 
 def _make(cert: Path, key: Path, now_ms: int) -> int:
-    """Make a key and a certificate that it signed itself, and return the moment it ends."""
+    """Create a key and a self-signed certificate, and return the time when it expires."""
     private = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Penstock development")])
     ends = now_ms + VALID_MS
@@ -127,19 +127,19 @@ def _make(cert: Path, key: Path, now_ms: int) -> int:
 
 
 def _names() -> list[x509.GeneralName]:
-    """Return what clients on this machine call it."""
+    """Return the names under which clients on this machine reach it."""
     names: list[x509.GeneralName] = [x509.DNSName("localhost")]
     host = socket.gethostname().lower()
-    if host != "localhost" and re.fullmatch(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*", host):  # others cannot be in a certificate
+    if host != "localhost" and re.fullmatch(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*", host):  # others are not valid in a certificate
         names.append(x509.DNSName(host))
     return [*names, *(x509.IPAddress(ipaddress.ip_address(each)) for each in ("127.0.0.1", "::1"))]
 
 
 def _write(file: Path, content: bytes, mode: int) -> None:
-    """Put a file in its place, whole or not at all. Nobody else can read it at any moment unless its mode says so."""
+    """Write a file completely or not at all. Other users cannot read it at any moment, unless ``mode`` allows it."""
     new = file.with_name(f"{file.name}.new")
     try:
-        new.unlink(missing_ok=True)  # of a server that died while it wrote
+        new.unlink(missing_ok=True)  # of a server that was killed while it wrote
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as opened:
             os.fchmod(opened.fileno(), mode)  # whatever the umask is: clients of other users trust the certificate
             opened.write(content)
@@ -156,7 +156,7 @@ def _write(file: Path, content: bytes, mode: int) -> None:
 
 @contextlib.contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Keep other servers that start on the same directory waiting."""
+    """Let other servers that start with the same directory wait."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

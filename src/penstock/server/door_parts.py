@@ -1,4 +1,4 @@
-"""A builder for each door: makes its parts, starts what has to run, and knows its routes."""
+"""A builder for each door: creates its parts, starts its background tasks, and returns its routes."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ if TYPE_CHECKING:
 
 
 class DoorParts(NamedTuple):
-    """What the builders of all doors are given."""
+    """The arguments of the builders of all doors."""
 
     config: Config
     engine: ServerContext
     gate: Authenticator
-    guard: Guard  #: of the URLs of webhooks
+    guard: Guard  #: for the URLs of webhooks
     clock: Clock  #: of this process; the engine's may be that of a database
     links: RawSockets
     window: SlidingWindow | None  #: rate limit of each client; None: there is none
@@ -89,7 +89,7 @@ def build_batches(parts: DoorParts) -> BatchesDoor:
 
 
 class BulkParts:
-    """Exports, consumer groups, staged writes, and queries to the lake."""
+    """Exports, consumer groups, staged writes, and queries of the lake."""
 
     def __init__(self, parts: DoorParts) -> None:
         self._parts = parts
@@ -101,7 +101,7 @@ class BulkParts:
         self.stages.start()
 
     def routes(self) -> list[Route]:
-        """Return the routes of exports and of queries to the lake."""
+        """Return the routes of exports and of queries of the lake."""
         office, lake = self.endpoints.office, self._parts.config.lake
         return [
             *self.endpoints.routes(),
@@ -152,7 +152,7 @@ class MessagesParts:
         return self._requests.counted([*self._door.routes(), *self._subscriptions.routes(), *self._stats.routes()])
 
     def own_routes(self, metrics: Sequence[Route]) -> list[Route]:
-        """Return the routes on the listener of this door. ``metrics``: those of Prometheus, which have their own rights."""
+        """Return the routes on the listener of this door. ``metrics``: those of Prometheus, which have separate permissions."""
         own = [*self._door.routes(), *self._subscriptions.routes(), *self._stats.own_routes()]
         return self._requests.counted([*with_rights(own), *metrics])
 

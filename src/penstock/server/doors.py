@@ -1,4 +1,4 @@
-"""All doors of a server, and what answers on each of its listeners. ``door_parts.py`` has a builder for each door."""
+"""All doors of a server, and the application on each of its listeners. ``door_parts.py`` has a builder for each door."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ log = structlog.get_logger("penstock")
 
 
 class Doors:
-    """All ways in and out of one engine. ``clock``: this process's own; the engine's may be that of a database."""
+    """All doors of one engine. ``clock``: that of this process; the engine's may be that of a database."""
 
     def __init__(
         self, config: Config, engine: ServerContext, gate: Authenticator, guard: Guard, keys: ApiKeys, *, clock: Clock
@@ -89,7 +89,7 @@ class Doors:
         self.commands, self.tcp = self._jobs.commands, self._jobs.tcp
         self._sockets, self._streams = self._jobs.sockets, self._jobs.streams
         self.resp = RespListener(self.subscribers, gate, window=self._window)
-        #: What may be asked for, by listener.
+        #: The routes of each listener.
         self.routes = self._routes(parts, keys)
         self._topics.reserved = frozenset(route.path.split("/")[1] for route in self.routes["http"]) | {"ws"}
         thresholds = Thresholds(
@@ -125,7 +125,7 @@ class Doors:
         }
 
     def connections(self) -> Connections:
-        """Count the connections that stay."""
+        """Return the count of the long-lived connections."""
         return Connections(
             tcp=len(self.tcp.connections),
             ws=len(self._sockets) + len(self._consumers),
@@ -134,7 +134,7 @@ class Doors:
         )
 
     def app(self) -> HttpApp:
-        """Return what answers on the main listener."""
+        """Return the application on the main listener."""
         return self._app(self.routes["http"], self._window, websocket=self._serve_websocket)
 
     async def _serve_websocket(self, scope: Scope, proto: RSGIWebsocketProtocol, client: str) -> None:
@@ -142,19 +142,19 @@ class Doors:
         await door.serve(scope, proto, client)
 
     def metrics_app(self) -> HttpApp:
-        """Return what answers on the listener for Prometheus."""
-        return self._app(self.routes["metrics"], self._new_window())  # who asks a lot can still look at the figures
+        """Return the application on the listener for Prometheus."""
+        return self._app(self.routes["metrics"], self._new_window())  # a client over its limit can still read metrics
 
     def batches_app(self) -> HttpApp:
-        """Return what answers on the listener of the batches door."""
+        """Return the application on the listener of the batches door."""
         return self._app(self.routes["batches"], self._window, plain_errors=True)
 
     def topics_app(self) -> HttpApp:
-        """Return what answers on the listener of the topics door."""
+        """Return the application on the listener of the topics door."""
         return self._app(self.routes["topics"], self._window, stray=self._topics.stray)
 
     def messages_app(self) -> HttpApp:
-        """Return what answers on the listener of the messages door."""
+        """Return the application on the listener of the messages door."""
         routes = self.routes["messages"]
         return self._app(
             routes,
@@ -165,13 +165,13 @@ class Doors:
         )
 
     async def end_streams(self) -> None:
-        """End the connections that stay: the listener would not wait for them."""
+        """End the long-lived connections: the listener would not wait for them."""
         self._topics.end_streams()
         parts = (self._sockets, self._consumers, self._streams, self.subscribers, self.bulk.office.processes)
         await asyncio.gather(*(part.close() for part in parts))
 
     async def cut_half_sent(self) -> None:
-        """Give requests whose bodies have not arrived yet a moment more, and then cut them off."""
+        """Wait a moment for requests whose bodies have not arrived completely, and then cut them off."""
         await pause(self._clock, limits.half_sent_ms_max)
         for bodies in self._bodies:
             bodies.stopping = True
@@ -182,7 +182,7 @@ class Doors:
             log.warning("requests that had not arrived were cut off", connections=len(connections))
 
     def hush(self) -> None:
-        """Take no more messages for those who are given them as they come: they would ask again and again."""
+        """Claim no more messages for consumers that receive them as a stream: they would ask again and again."""
         self.stages.send_everybody_home()
         self.subscribers.stop()
         self._consumers.hush()
@@ -249,7 +249,7 @@ def _monitor(config: Config, clock: Clock, metrics: Metrics, links: RawSockets) 
 
 
 def _start_webhooks(engine: ServerContext, guard: Guard) -> list[WebhookDispatcher]:
-    """Start the delivery of webhooks, for each shard."""
+    """Start the delivery of webhooks for each shard."""
     sender = Sender(engine.clock, guard)
     dispatchers = [WebhookDispatcher(each, sender) for each in engine.engines]
     for dispatcher in dispatchers:

@@ -1,4 +1,4 @@
-"""Where the server listens: names turned into addresses, and clear words when an address cannot be had."""
+"""The addresses of listeners: names are resolved, and an address that cannot be used gives a clear error."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ log = structlog.get_logger("penstock")
 
 #: Connections that may be waiting to be accepted.
 BACKLOG: Final = 4_096
-#: A client that does not finish its headers within this time is cut off.
+#: A client that does not finish its headers within this time is disconnected.
 HEADER_TIMEOUT_MS: Final = 10_000
-#: What is offered with TLS 1.2: an exchange of keys with forward secrecy, and encryption that is authenticated (AEAD). All
-#: that TLS 1.3 has is of this kind, and Granian (rustls) offers nothing else.
+#: What is offered with TLS 1.2: key exchange with forward secrecy, and authenticated encryption (AEAD). TLS 1.3 has only
+#: such ciphers, and Granian (rustls) offers no others.
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
 def check_tls(config: Config) -> ssl.SSLContext | None:
-    """Return what a listener with TLS needs, None without. Raises ConfigInvalid, naming the file and the remedy."""
+    """Return the TLS settings of a listener; None without TLS. Raises ConfigInvalid, with the file and the remedy."""
     cert, key = config.tls_cert_file, config.tls_key_file
     if cert is None or key is None:
         return None
@@ -54,7 +54,7 @@ def check_tls(config: Config) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(CIPHERS)
-    context.options |= ssl.OP_NO_RENEGOTIATION  # a client could have keys exchanged again and again
+    context.options |= ssl.OP_NO_RENEGOTIATION  # a client could renegotiate keys again and again
     try:
         context.load_cert_chain(cert, key)
     except ssl.SSLError as error:
@@ -81,13 +81,13 @@ def check_tls(config: Config) -> ssl.SSLContext | None:
 
 
 def _told(config: Config, name: str) -> str:
-    """Name a file by what its user wrote: the flag if it was one, otherwise the setting."""
+    """Return the name that the user wrote for a file: the flag if it was given as one, otherwise the setting."""
     origin = config.origins.get(name, "")
     return f"{origin if origin.startswith('--') else name} ({getattr(config, name)})"
 
 
 def listen(app: HttpApp, listener: Listener, config: Config, clock: Clock, *, connections_max: int) -> Granian:
-    """Return an HTTP server for an application, ready to serve. Beyond ``connections_max`` it does not accept."""
+    """Return an HTTP server for an application, ready to serve. It accepts at most ``connections_max`` connections."""
     return Granian(
         RequestLog(app, clock) if config.log_level == "debug" else app,
         address=_address(listener),
@@ -121,7 +121,7 @@ def _address(listener: Listener) -> str:
 
 
 def check_free(listener: Listener, name: str) -> None:
-    """Raise ConfigInvalid if somebody else listens there."""
+    """Raise ConfigInvalid if another program listens on the address."""
     address = _address(listener)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -136,13 +136,13 @@ def check_free(listener: Listener, name: str) -> None:
 
 
 def wanted(config: Config, name: str, listener: Listener) -> bool:
-    """Tell whether a listener can be started. One that nobody asked for never keeps the server from starting."""
+    """Return whether a listener can be started. A listener that is on by default never prevents the server from starting."""
     try:
         check_free(listener, name)
     except ConfigInvalid as error:
         if name in config.origins:
             raise
-        log.warning("going on without a listener", listener=name, reason=str(error))
+        log.warning("a listener is not started", listener=name, reason=str(error))
         return False
     return True
 
@@ -150,21 +150,21 @@ def wanted(config: Config, name: str, listener: Listener) -> bool:
 async def start(
     name: str, opened: ConnectionListener[Any], listener: Listener | None, config: Config, tls: ssl.SSLContext | None
 ) -> bool:
-    """Start a listener of our own if it is wanted and possible, and tell whether it runs. ``name`` is its setting."""
+    """Start a listener other than HTTP if it is wanted and possible, and return whether it runs. ``name`` is its setting."""
     if listener is None or not wanted(config, name, listener):
         return False
     try:
         await opened.start(_address(listener), listener.port, backlog=BACKLOG, tls=tls)
-    except OSError as error:  # somebody was faster
+    except OSError as error:  # another program was faster
         if name in config.origins:
             raise ConfigInvalid(f"Cannot listen on {listener}: {error.strerror}.") from None
-        log.warning("going on without a listener", listener=name, reason=str(error))
+        log.warning("a listener is not started", listener=name, reason=str(error))
         return False
     return True
 
 
 async def until_listening(listener: Listener, running: asyncio.Task[None]) -> None:
-    """Return once connections are accepted."""
+    """Wait until the listener accepts connections."""
     while not running.done():
         with contextlib.suppress(OSError):
             _, writer = await asyncio.open_connection(listener.host, listener.port)

@@ -1,4 +1,4 @@
-"""Structured logs: plain and coloured on a terminal, one JSON object a line everywhere else."""
+"""Structured logs: plain and coloured on a terminal, one JSON object per line everywhere else."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import structlog
 
 from penstock.masking import masked
 
-#: Without local variables: they may hold what people put into their jobs.
+#: Without local variables: they may hold payloads of jobs.
 _tracebacks = structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False))
 
 
-def _mask(_logger: object, _method: str, line: Any) -> str:  # errors of libraries name addresses as they were given
-    """Take credentials out of a line that is ready."""
+def _mask(_logger: object, _method: str, line: Any) -> str:  # errors of libraries contain addresses as they were given
+    """Replace credentials in a line of the log."""
     return masked(str(line))
 
 
 class _MaskedFormatter(logging.Formatter):
-    """Formats what libraries log."""
+    """Formats the log lines of libraries."""
 
     def format(self, record: logging.LogRecord) -> str:
         return masked(super().format(record))
@@ -46,7 +46,7 @@ def set_up(level: str, style: str) -> None:
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=True,
     )
-    # Libraries log through the standard module; asyncio is the one that has something to say.
+    # Libraries use the standard module; asyncio is the one that logs something.
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_MaskedFormatter("%(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

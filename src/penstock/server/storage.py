@@ -1,6 +1,6 @@
-"""Opens the shards that the configuration names, and makes one engine of them for the doors.
+"""Open the shards of the configuration, and build one engine of them for the doors.
 
-A server on a file starts without what databases and Redis need: their modules are imported where they are wanted.
+The modules for databases and Redis are imported only when they are needed.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("penstock")
 
-#: How often stores are asked who they are when some say what the others do not.
+#: How often stores are read again if some of them know their number and others do not.
 _LOOKS: Final = 3
 
 
 async def open_shards(config: Config, clock: Clock) -> list[Store]:
-    """Open the store, or all shards. One that is down is no obstacle, as long as another is there."""
+    """Open the store, or all shards. A shard that is down is not an error, as long as another one is available."""
     urls = config.stores or (f"sqlite:{config.data}",)
     shards: list[Store] = []
     try:
@@ -78,7 +78,7 @@ async def open_shards(config: Config, clock: Clock) -> list[Store]:
 
 
 async def agree(shards: list[Store]) -> None:
-    """Compare what the stores say of themselves, and tell the new ones: all are new, or some were added to old ones."""
+    """Compare the shard numbers that the stores have, and write those of new stores: all are new, or some were added."""
     if len(shards) == 1:
         return
     for _ in range(_LOOKS):
@@ -87,7 +87,7 @@ async def agree(shards: list[Store]) -> None:
         missing = [shard for shard in shards[:needed] if shard.layout is None and shard.status().writable]
         if not missing:
             break
-        for shard in missing:  # another server that starts may be about to say it
+        for shard in missing:  # another server that starts may be about to write it
             await shard.layout_look()
     else:
         raise StoreIncompatible(
@@ -100,7 +100,7 @@ async def agree(shards: list[Store]) -> None:
 
 
 async def open_engine(config: Config, shards: list[Store], clock: Clock) -> tuple[Engine | ShardedEngine, list[RedisLink]]:
-    """Make the engine of a server, with all stages of the submit chain; return it and its connections to Redis."""
+    """Build the engine of a server, with all stages of the submit chain; return it and its connections to Redis."""
     links = _redis_links(config, shards, clock)
     engine = _make_engine(config, shards, clock, links)
     for each in engine.engines:
@@ -117,7 +117,7 @@ async def open_engine(config: Config, shards: list[Store], clock: Clock) -> tupl
 
 
 def _make_engine(config: Config, shards: list[Store], clock: Clock, links: Sequence[RedisLink]) -> Engine | ShardedEngine:
-    """Make one engine, or one for each shard and a ShardedEngine for all."""
+    """Build one engine, or one for each shard and a ShardedEngine for all."""
     several = len(shards) > 1
     clock = clock if several else shards[0].clock
     quotas = quotas_of(dict(config.namespace_quotas), shards, clock)
@@ -164,7 +164,7 @@ def _redis_links(config: Config, shards: list[Store], clock: Clock) -> list[Redi
 
 
 def _ready_cache_of(config: Config, store: Store, links: Sequence[RedisLink]) -> Callable[[Engine], ReadyCache] | None:
-    """Return what makes the ready lists of an engine; None: it has none, because there is no Redis for its store."""
+    """Return a factory of the ready lists of an engine; None: it has none, because there is no Redis for its store."""
     if not links or not store.capabilities.is_shared:
         return None
     from penstock.engine.prefetch.ready_cache import ReadyCache  # noqa: PLC0415, see above
@@ -175,10 +175,10 @@ def _ready_cache_of(config: Config, store: Store, links: Sequence[RedisLink]) ->
 
 
 def _buffer_of(config: Config, store: Store, links: Sequence[RedisLink]) -> Callable[[Engine], EnqueueBuffer] | None:
-    """Return what makes the enqueue buffer of an engine; None: it has none.
+    """Return a factory of the enqueue buffer of an engine; None: it has none.
 
-    Without Redis, there is one only to store what an earlier start with Redis has left in its log: those pushes were answered,
-    and are not in their queues yet.
+    Without Redis, there is a buffer only to store the pushes that an earlier start with Redis has left in its log: they were
+    answered, and are not in their queues yet.
     """
     directory = _log_of(config, store)
     if not store.capabilities.is_shared or not (links or directory.is_dir()):
@@ -200,7 +200,7 @@ def _log_of(config: Config, store: Store) -> Path:
 
 
 async def close_shards(shards: list[Store], links: Sequence[RedisLink] = ()) -> None:
-    """Let go of everything that was opened here."""
+    """Close everything that this module opened."""
     for shard in shards:
         await shard.close()
     for link in links:

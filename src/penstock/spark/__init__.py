@@ -1,4 +1,4 @@
-"""Penstock and Apache Spark: the data source ``penstock``, and a session that finds what it needs.
+"""Penstock and Apache Spark: the data source ``penstock``, and a Spark session with the settings that it needs.
 
 Nothing is imported here: Spark's workers load this package for every query.
 """

@@ -1,4 +1,4 @@
-"""``spark.read``: a snapshot of jobs, or a stretch of the journal."""
+"""``spark.read``: a snapshot of jobs, or a range of the journal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger("penstock.spark")
-#: Names of queues that a snapshot may be asked for.
+#: The largest number of queue names in a request for a snapshot.
 QUEUES_PER_SNAPSHOT: Final = 1_000
 
 
@@ -37,18 +37,18 @@ class SnapshotPart(InputPartition):
 
 
 class JobsDamaged(PenstockError):
-    """Jobs are damaged on the server's disk, so a snapshot has to do without them."""
+    """Jobs are damaged on the server's disk, so the snapshot does not contain them."""
 
 
 class SnapshotGone(PenstockError):
-    """The snapshot is no longer kept: the server forgets it 10 minutes after its last use, and when it restarts. Load again."""
+    """The snapshot is no longer kept: the server removes it 10 minutes after its last use, and when it restarts. Load again."""
 
 
 def reader(options: Options, schema: StructType) -> DataSourceReader:
     """Return the reader for a table.
 
-    None takes filters (``pushFilters``): Spark keeps those of one query with the DataFrame, and a later query on the same one
-    would silently lack rows. See docs/adr/0016-filters.md.
+    No reader takes filters (``pushFilters``): Spark keeps those of one query with the DataFrame, and a later query on the
+    same DataFrame would silently lack rows. See docs/adr/0016-filters.md.
     """
     return (JobsReader if options.table == "jobs" else JournalReader)(options, schema)
 
@@ -61,7 +61,7 @@ class JobsReader(DataSourceReader):
         self.arrow = schemas.arrow_schema("jobs", schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Have the server take the snapshot."""
+        """Request the snapshot from the server, and return its parts."""
         options = self.options
         if options.is_direct:
             from penstock.spark import direct  # noqa: PLC0415, it imports much that others do not need
@@ -101,7 +101,7 @@ class JobsReader(DataSourceReader):
             if isinstance(partition, direct.IdRange):
                 yield from direct.read_jobs(self.options, self.arrow, partition)
             return
-        if not isinstance(partition, SnapshotPart):  # there is no row anywhere: Spark asks all the same, for nothing
+        if not isinstance(partition, SnapshotPart):  # there are no rows: Spark calls this anyway
             return
         with BulkClient(self.options) as wire:
             try:
@@ -126,14 +126,14 @@ def _tell_of_damage(jobs: int, *, fail: bool) -> None:
 
 
 class JournalReader(DataSourceReader):
-    """Events of a stretch of the journal, each shard by itself."""
+    """Events of a range of the journal, shard by shard."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self.options = options
         self.arrow = schemas.arrow_schema("journal", schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Find out where it begins and ends, and cut it into pieces."""
+        """Find the first and last event of each shard, and cut the range into partitions."""
         options = self.options
         with BulkClient(options) as wire:
             positions = Positions(wire, options)
@@ -142,5 +142,5 @@ class JournalReader(DataSourceReader):
         return ranges_of(start, end, options.min_partitions, positions.histories)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Return the events of a piece."""
+        """Return the events of a partition."""
         return read_range(self.options, self.arrow, partition)

@@ -1,4 +1,4 @@
-"""What Spark has written down about a query: its id, and how far its batches are done. Read only, local or remote."""
+"""Spark's checkpoint of a query: its id, and which of its batches are completed. Read only, local or remote."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Checkpoint:
         self._location = location
         try:
             if "://" in location or location.startswith("file:"):
-                # Spark writes file:/tmp/x for what Arrow calls file:///tmp/x.
+                # Spark writes file:/tmp/x where Arrow expects file:///tmp/x.
                 uri = location if "://" in location else location.replace("file:", "file://", 1)
                 self._files, path = pafs.FileSystem.from_uri(uri)
             else:
@@ -33,7 +33,7 @@ class Checkpoint:
         self._root = path.rstrip("/")
 
     def query_id(self) -> str:
-        """Return the id of the query, which lives as long as its checkpoint. Raises OptionInvalid."""
+        """Return the id of the query, which stays the same as long as its checkpoint exists. Raises OptionInvalid."""
         try:
             return str(json.loads(self._text("metadata"))["id"])
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -43,11 +43,11 @@ class Checkpoint:
             ) from error
 
     def done(self, group: str) -> int | None:
-        """Return the last epoch of a group in a batch that Spark has logged as done, or None if there is none."""
+        """Return the last epoch of a group in a batch that Spark has logged as completed; None if there is none."""
         return self._epoch(group, self._last("commits"))
 
     def planned(self, group: str) -> bool:
-        """Say whether a batch with an epoch of this group was ever written down."""
+        """Return whether a batch with an epoch of this group was ever logged."""
         return self._epoch(group, self._last("offsets")) is not None
 
     def _epoch(self, group: str, batch: int | None) -> int | None:
@@ -71,7 +71,7 @@ class Checkpoint:
 
 
 def _offsets(line: str) -> Iterator[dict[str, Any]]:
-    """Find the offsets of lease streams in a line of the log, however deep: how it nests them depends on Spark's version."""
+    """Yield the offsets of lease streams in a line of the log, at any depth: the nesting depends on Spark's version."""
     try:
         value = json.loads(line)
     except ValueError:

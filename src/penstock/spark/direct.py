@@ -1,10 +1,10 @@
-"""Reads PostgreSQL itself, by ADBC, where workers may reach it: the same columns and rows, without the server in between.
+"""Read PostgreSQL directly, by ADBC, where workers can reach it: the same columns and rows, without the server in between.
 
-The addresses of the databases are secrets, read in the worker from ``directUrlEnv`` or ``directUrlFile``: one for each shard,
-in the order the server has them. The server is still asked for what it vouches for, and that the caller may look at it.
+The addresses of the databases are secrets, read in the worker from ``directUrlEnv`` or ``directUrlFile``: one for each
+shard, in the server's order. The server is still asked which events are durable, and whether the caller has the permission.
 
-This is the one part of Spark's side that knows how a store keeps things. What is stored is made into columns by the same code
-as in the server's bulk process.
+This is the only module of the Spark part that depends on the store's format. The same code as in the server's bulk process
+converts the stored rows to columns.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 INSTALL: Final = "pip install 'penstock-queue[spark-pg]'"
-#: What users call the states of jobs, by their number in the store.
+#: The names of the states of jobs for users, by their number in the store.
 STATES: Final = {
     each.value: "failed" if each is State.DEAD else each.name.lower().replace("_", "-") for each in State if each.value >= 0
 }
@@ -46,7 +46,7 @@ _FAR: Final = 2**63 - 1
 
 @dataclass
 class IdRange(InputPartition):
-    """Jobs of a shard whose ids lie in a range, up to before ``end``."""
+    """Jobs of a shard with ids in a range; ``end`` is not included."""
 
     shard: int
     start: int
@@ -56,7 +56,7 @@ class IdRange(InputPartition):
 
 def job_ranges(options: Options) -> Sequence[IdRange]:
     """Cut the jobs of every shard into ranges of ids. Raises OptionInvalid."""
-    with BulkClient(options) as wire:  # also says whether this token may look there
+    with BulkClient(options) as wire:  # also checks the permission of this token
         shards = [each["shard"] for each in wire.get("/bulk")["shards"]]
         queues = queues_of(wire, options)
     if not queues and options.queues_pattern is not None:
@@ -68,14 +68,14 @@ def job_ranges(options: Options) -> Sequence[IdRange]:
             _check(db, shard, options)
             chosen = _chosen(_queues(db, options), queues)
             marks = _ask(db, columns.marks(_where(options, chosen), options.rows_per_partition))
-        # Jobs that are made in between belong to the first or the last of them: ids are handed out in order, as a rule.
+        # Jobs that are created in between are in the first or the last range: ids are assigned in order, as a rule.
         starts = [0, *(row[0] for row in marks[1:])] if marks else []
         found += [IdRange(shard, start, end, queues) for start, end in pairwise([*starts, _FAR])]
     return found
 
 
 def read_jobs(options: Options, schema: pa.Schema, part: IdRange) -> Iterator[pa.RecordBatch]:
-    """Return the jobs of a range, all as they are at one moment."""
+    """Return the jobs of a range, all at the same moment."""
     payload = options.include_payload and bool({"value", "result", "headers"} & set(schema.names))
     with closing(_connect(_urls(options, None)[part.shard], options)) as db:
         with db.cursor() as cursor:
@@ -90,7 +90,7 @@ def read_jobs(options: Options, schema: pa.Schema, part: IdRange) -> Iterator[pa
 
 
 def read_events(options: Options, part: Range) -> Iterator[pa.RecordBatch]:
-    """Return the events of a range, which the server has vouched for. Raises EventsLost."""
+    """Return the events of a range, which the server has reported as durable. Raises EventsLost."""
     namespace = None if options.namespace == "*" else options.namespace or "default"
     start = part.start
     with closing(_connect(_urls(options, None)[part.shard], options)) as db:
@@ -105,7 +105,7 @@ def read_events(options: Options, part: Range) -> Iterator[pa.RecordBatch]:
             for batch in cursor.fetch_record_batch():
                 for seq, at, body in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                     if seq > gathering.next:
-                        # It was there when the range was planned, and has been cleaned away since.
+                        # It existed when the range was planned, and was deleted by retention since then.
                         if options.fail_on_data_loss or gathering.next > start:
                             raise lost(part.shard, gathering.next, seq)
                         gathering.next = start = seq
@@ -127,7 +127,7 @@ def _taken(gathering: Gathering) -> Iterator[pa.RecordBatch]:
 
 
 def _urls(options: Options, shards: Sequence[int] | None) -> list[str]:
-    """Read the addresses, in the process that needs them. Raises OptionInvalid, which never has one in it."""
+    """Read the addresses, in the process that needs them. Raises OptionInvalid, whose text never contains an address."""
     file, name = options.direct_url_file, options.direct_url_env
     if file is not None:
         try:
@@ -167,14 +167,14 @@ def _connect(url: str, options: Options) -> Any:
     try:
         return dbapi.connect(f"{url}{separator}connect_timeout={_CONNECT_S}")
     except dbapi.Error as error:
-        # What the driver says may have the address in it, and with it a password.
+        # The driver's text may contain the address, and with it a password.
         raise OptionInvalid(
             f"Option {_told_by(options)}: the database cannot be reached from this worker ({type(error).__name__})."
         ) from None
 
 
 def _check(db: Any, shard: int, options: Options) -> None:
-    """See that this is the database of that shard. Raises OptionInvalid."""
+    """Check that this is the database of the shard. Raises OptionInvalid."""
     try:
         found = _ask(db, columns.SHARD)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""``penstock spark doctor``: looks at everything a pipeline needs, and says what is wrong and what helps."""
+"""``penstock spark doctor``: check the requirements of a pipeline, and report problems with their remedies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INSTALL = "pip install 'penstock-queue[spark]'"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. ``remedy``: what helps, if it is not ``ok``."""
+    """The result of one check. ``remedy``: what to do, if it is not ``ok``."""
 
     what: str
     ok: bool
@@ -36,7 +36,7 @@ class Finding:
 
 
 def examine(*, url: str | None = None, lake: str | None = None, start: bool = False) -> Iterator[Finding]:
-    """Look at Java, the packages, the source; at a server and a lake, if given; and start Spark, if asked to."""
+    """Check Java, the packages and the source; a server and a lake, if given; and the start of Spark, if ``start`` is set."""
     yield Finding("Python", sys.version_info >= (3, 11), sys.version.split()[0], "Spark 4 needs Python 3.11 or newer")
     java = _java()
     yield java
@@ -105,11 +105,11 @@ def _source() -> Finding:
         name = import_module("pyspark_penstock").DefaultSource.name()
     except ImportError as error:
         return Finding("source", ok=False, text=f"pyspark_penstock cannot be imported: {error}", remedy=INSTALL)
-    return Finding("source", ok=True, text=f'format("{name}") is found by itself')
+    return Finding("source", ok=True, text=f'format("{name}") is found automatically')
 
 
 def _server(url: str) -> Finding:
-    from penstock.spark import options  # noqa: PLC0415, what is missing was said above
+    from penstock.spark import options  # noqa: PLC0415, missing packages were reported above
     from penstock.spark.http_client import BulkClient  # noqa: PLC0415
 
     try:
@@ -126,7 +126,7 @@ def _server(url: str) -> Finding:
 
 
 def _lake(address: str) -> Iterator[Finding]:
-    """Look at the place of a lake, then at its tables."""
+    """Check the location of a lake, then its tables."""
     if "://" not in address:
         place = Path(address)
         if place.exists() and not place.is_dir():
@@ -139,7 +139,7 @@ def _lake(address: str) -> Iterator[Finding]:
         if not place.exists():
             return
     try:
-        from penstock.lake.location import Lake  # noqa: PLC0415, what is missing was said above
+        from penstock.lake.location import Lake  # noqa: PLC0415, missing packages were reported above
         from penstock.lake.tables import TABLES  # noqa: PLC0415
     except ImportError as error:
         yield Finding("lake", ok=False, text=f"cannot be opened: {error}", remedy=INSTALL)
@@ -148,7 +148,7 @@ def _lake(address: str) -> Iterator[Finding]:
 
 
 def _tables(lake: Lake, tables: Mapping[str, Table]) -> Iterator[Finding]:
-    """Open every table, and compare how far they are."""
+    """Open every table, and compare their last batches."""
     from penstock.lake.writer import mark_of  # noqa: PLC0415
 
     opened, batches = [], {}
@@ -186,7 +186,7 @@ def _tables(lake: Lake, tables: Mapping[str, Table]) -> Iterator[Finding]:
 
 
 def _differing(found: DeltaTable, table: Table) -> str:
-    """Name the columns whose types are not what they should be. One that is missing is added by the next run."""
+    """Return the names of columns with wrong types. The next run adds a missing column."""
     import pyarrow as pa  # noqa: PLC0415
 
     here = {field.name: field.type for field in pa.schema(found.schema().to_arrow())}
@@ -198,7 +198,7 @@ def _differing(found: DeltaTable, table: Table) -> str:
 
 
 def _alike(one: DataType, other: DataType) -> bool:
-    """Compare types, passing over how wide the places of texts are written down, and how a time zone is spelled."""
+    """Compare types, but ignore the width of offsets in texts, and the spelling of a time zone."""
     return _plain(one) == _plain(other)
 
 
@@ -215,5 +215,5 @@ def _start() -> Finding:
         version = spark.version
         spark.stop()
     except Exception as error:  # noqa: BLE001, whatever it is, it is what was asked for
-        return Finding("Spark", ok=False, text=str(error).splitlines()[0], remedy="see above; the log of Spark says more")
+        return Finding("Spark", ok=False, text=str(error).splitlines()[0], remedy="see above; the log of Spark has more")
     return Finding("Spark", ok=count == 10, text=f"{version} starts and counts")

@@ -1,7 +1,7 @@
-"""Talks to ``/bulk`` of a server: small questions in JSON, rows in Arrow. Plain and synchronous, for Spark's workers.
+"""A client of ``/bulk`` of a server: small requests in JSON, rows in Arrow. Plain and synchronous, for Spark's workers.
 
-Everything asked here may be asked twice: claims, acknowledgements and commits carry names, and rows that were sent
-already are passed over when an answer broke off and is asked for again.
+Every request here can be repeated: claims, acknowledgements and commits have names. Rows that have arrived already are
+skipped when an answer breaks off and is requested again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from penstock.spark.options import Options
 
-#: What follows the rows of every answer: this, and their number (uint64, little endian).
+#: The end of every answer with rows: this, and the number of rows (uint64, little endian).
 TRAILER: Final = struct.Struct("<8sQ")
 TRAILER_MARK: Final = b"PNSTROWS"
 #: For the longest work of a server on one request, in ms: a snapshot of many jobs.
@@ -40,13 +40,13 @@ LONG_MS: Final = 600_000
 
 
 class RowsMissing(UnexpectedReply):
-    """An answer ended before all its rows had come, or has others than it says. Something in between may have cut it off."""
+    """The rows of an answer are incomplete, or their number is wrong. A proxy in between may have cut it off."""
 
 
 class BulkClient:
-    """One server, for one task or query. Use it as a context manager. Secrets are read here, in the process that needs them.
+    """A client of one server, for one task or query. Use it as a context manager. It reads secrets in its own process.
 
-    ``pause``: waits so many seconds before a request is made again; an error that it raises ends the tries.
+    ``pause``: waits so many seconds before a retry; an error that it raises ends the retries.
     """
 
     def __init__(self, options: Options, pause: Callable[[float], None] = block) -> None:
@@ -71,11 +71,11 @@ class BulkClient:
         self.http.close()
 
     def get(self, path: str, **params: object) -> Any:
-        """Ask for JSON. Raises PenstockError."""
+        """Send a GET request, and return its JSON answer. Raises PenstockError."""
         return self._ask(ApiCall("GET", path, msgspec.json.decode, params=query(**params)))
 
     def post(self, path: str, fields: Mapping[str, object], *, wait_ms: int = 0) -> Any:
-        """Have something done. ``wait_ms``: how long the server may take on purpose. Raises PenstockError."""
+        """Send a POST request, return its answer. ``wait_ms``: how long the server may wait on purpose. Raises like ``get``."""
         return self._ask(ApiCall("POST", path, msgspec.json.decode, body=body(**fields), wait_ms=wait_ms))
 
     def put_rows(self, path: str, rows: bytes, params: Mapping[str, str]) -> Any:
@@ -86,7 +86,7 @@ class BulkClient:
         )
 
     def rows(self, path: str, **params: object) -> Iterator[pa.RecordBatch]:
-        """Ask for rows, and again from where an answer broke off. Raises PenstockError; RowsMissing if some did not come."""
+        """Request rows, and again from where an answer broke off. Raises PenstockError; RowsMissing if rows are missing."""
         call: ApiCall[Any] = ApiCall("GET", path, msgspec.json.decode, params=query(**params))
         attempts, given, known = Attempts(call, self.retry_for), 0, 0
         while True:
@@ -102,7 +102,7 @@ class BulkClient:
                     response.read()
                     wait = attempts.after_refusal(response)
             except httpx2.TransportError as error:
-                if given > known:  # it went on in between: time for tries begins anew
+                if given > known:  # rows arrived in between: the time for retries starts again
                     attempts, known = Attempts(call, self.retry_for), given
                 wait = attempts.after_no_answer(error)
             self._pause(wait or 0)
@@ -139,7 +139,7 @@ def _decoded(call: ApiCall[Any], content: bytes) -> Any:
 
 
 def _trust(options: Options) -> ssl.SSLContext | bool:
-    """Return what TLS needs: the options, and the variables of this process for what they leave out. Raises OptionInvalid."""
+    """Return the TLS settings: the options, and the variables of this process for those not given. Raises OptionInvalid."""
     if not options.url.startswith("https"):
         return False
     ca, cert = _tls.from_environment()
@@ -165,7 +165,7 @@ def _headers(options: Options) -> dict[str, str]:
 
 
 def _secret(variable: str | None, file: str | None, option: str, usual: str) -> str | None:
-    """Read a secret from where an option says it is. Raises OptionInvalid, which never has the secret itself."""
+    """Read a secret from the place that an option gives. Raises OptionInvalid, whose text never contains the secret."""
     if file is not None:
         try:
             found, where = Path(file).read_text(encoding="utf-8").strip(), f"Option {option}File: {file}"
@@ -189,7 +189,7 @@ def _secret(variable: str | None, file: str | None, option: str, usual: str) -> 
 
 
 def _after(count: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Pass over so many rows: they were given to Spark before an answer broke off. The same question has the same rows."""
+    """Skip rows that Spark has received before an answer broke off. The same request returns the same rows."""
     for batch in batches:
         if count >= batch.num_rows:
             count -= batch.num_rows
@@ -199,7 +199,7 @@ def _after(count: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
 
 
 def _checked(response: httpx2.Response) -> Iterator[pa.RecordBatch]:
-    """Read an answer to its end, and count. Raises RowsMissing."""
+    """Read an answer to its end, and count its rows. Raises RowsMissing."""
     source = _Body(response)
     count = 0
     try:
@@ -219,7 +219,7 @@ def _checked(response: httpx2.Response) -> Iterator[pa.RecordBatch]:
 
 
 class _Body(io.RawIOBase):
-    """The body of an answer as a file, so that Arrow reads it while it comes."""
+    """The body of an answer as a file, so that Arrow reads it while it arrives."""
 
     def __init__(self, response: httpx2.Response) -> None:
         super().__init__()
@@ -253,7 +253,7 @@ class _Body(io.RawIOBase):
 
 
 def queues_of(wire: BulkClient, options: Options) -> tuple[str, ...]:
-    """Return the queues that are asked for: by their names, or those there are now whose names fit. Empty: all."""
+    """Return the requested queues: by their names, or the existing queues whose names match. Empty: all queues."""
     if options.queues_pattern is None:
         return options.queues
     fits = re.compile(options.queues_pattern).fullmatch
@@ -261,14 +261,14 @@ def queues_of(wire: BulkClient, options: Options) -> tuple[str, ...]:
 
 
 def acknowledge(wire: BulkClient, options: Options, group: str, epoch: int) -> int:
-    """Acknowledge what a group has claimed, up to an epoch. Return how many jobs of it are not the group's any more.
+    """Acknowledge the jobs that a group has claimed, up to an epoch. Return how many of these leases were lost.
 
-    With ``onLeaseLost=fail``: raises Conflict if leases have ended, and nothing is acknowledged then.
+    With ``onLeaseLost=fail``: raises Conflict if leases have ended, and acknowledges nothing then.
     """
     done = {"epoch": epoch, "lost": options.on_lease_lost}
     return int(wire.post(path("/bulk/groups/{}/ack", group), done, wait_ms=LONG_MS).get("lost", 0))
 
 
 def wrong_shard(text: str, shards: Mapping[str, Any]) -> PenstockError:
-    """Return the error for an offset of a shard that there is none of."""
+    """Return the error for an offset of a shard that does not exist."""
     return OptionInvalid(f"{text}: the server has the shards {', '.join(sorted(shards, key=int))}.")

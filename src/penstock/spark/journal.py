@@ -1,8 +1,9 @@
-"""The journal as a log: offsets per shard, read as often as one likes; nothing is taken away.
+"""The journal as a stream: offsets per shard. It can be read again at any time; reading removes nothing.
 
-An offset of a stream is ``{"to": {"0": 1200}, "histories": {"0": "…:0"}}``: the first event of each shard that is not read yet,
-and of which history its number is (``penstock.core.history``). Spark does not write down where a stream began, so the first
-offset that is written down says so, too (``from``), and so does one with a new shard, or with one that begins anew.
+An offset of a stream is ``{"to": {"0": 1200}, "histories": {"0": "…:0"}}``: the first event of each shard that is not read
+yet, and the history to which its number belongs (``penstock.core.history``). Spark does not log where a stream began, so the
+first offset that it logs contains that, too (``from``), and so does an offset with a new shard, or with a shard that is read
+from its beginning again.
 """
 
 from __future__ import annotations
@@ -33,36 +34,36 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.spark")
 
-#: Events of one partition at most, unless more partitions are asked for: a request each.
+#: Events of one partition at most, unless more partitions are requested: one request each.
 EVENTS_PER_PARTITION: Final = 250_000
-#: How long an idle stream rests before Spark asks again, in seconds: by itself, it asks every 10 ms.
+#: The pause of an idle stream before Spark asks again, in seconds: by default, it asks every 10 ms.
 IDLE_PAUSE_S: Final = 0.1
-#: The code of the error for a place in another history.
+#: The code of the error for a position in another history.
 HISTORY_REPLACED: Final = "history_replaced"
-#: For each shard, by its number as text (JSON has no other keys), a place in its journal.
+#: For each shard, by its number as text (JSON has no other keys), a position in its journal.
 Places: TypeAlias = dict[str, int]
 
 
 class EventsLost(PenstockError):
-    """The journal no longer keeps events that were to be read."""
+    """Events that were to be read are not in the journal any more."""
 
 
 class JournalReplaced(EventsLost):
-    """The journal is not the one that was read: of another server, or of a store that was emptied or restored."""
+    """The journal is not the one that was read before: it is of another server, or of a store that was emptied or restored."""
 
 
 @dataclass
 class Range(InputPartition):
-    """Events of a shard, from one place to before another."""
+    """Events of a shard between two positions; the end is not included."""
 
     shard: int
     start: int
     end: int
-    history: str = ""  #: of these numbers; empty if an earlier server did not tell
+    history: str = ""  #: of these numbers; empty if an earlier server did not send it
 
 
 class Positions:
-    """Where the journals of a server begin and end, asked once."""
+    """The first and last positions of the journals of a server, requested once."""
 
     def __init__(self, wire: BulkClient, options: Options) -> None:
         self._wire = wire
@@ -71,11 +72,11 @@ class Positions:
         self.first: Places = {str(each["shard"]): each["journal_first"] for each in shards}
         #: The first event that is not on disk yet, and so might still change.
         self.vouched: Places = {str(each["shard"]): each["vouched"] for each in shards}
-        #: Of which history the numbers are; empty for a server of an earlier version, which does not tell.
+        #: The history of the numbers; empty for a server of an earlier version, which does not send it.
         self.histories: dict[str, str] = {str(each["shard"]): each["history"] for each in shards if each.get("history")}
 
     def start(self) -> Places:
-        """Return where the options say to begin. Raises EventsLost, OptionInvalid."""
+        """Return the start position of the options. Raises EventsLost, OptionInvalid."""
         options = self._options
         if options.starting_timestamp is not None:
             return self._at(options.starting_timestamp)
@@ -91,7 +92,7 @@ class Positions:
         return dict(self.first if options.starting_offsets == "earliest" else self.vouched)
 
     def end(self) -> Places:
-        """Return where the options say to end. Raises OptionInvalid."""
+        """Return the end position of the options. Raises OptionInvalid."""
         options = self._options
         if options.ending_timestamp is not None:
             return self._at(options.ending_timestamp)
@@ -101,7 +102,7 @@ class Positions:
         return dict(self.first if options.ending_offsets == "earliest" else self.vouched)
 
     def kept(self, places: Mapping[str, int]) -> Places:
-        """Return places that can be read from. Raises EventsLost if one cannot, unless that is to be lived with."""
+        """Return positions that can be read. Raises EventsLost if one cannot, unless the options allow data loss."""
         moved = {shard: max(place, self.first.get(shard, place)) for shard, place in places.items()}
         for shard, place in places.items():
             if moved[shard] > place and self._options.fail_on_data_loss:
@@ -109,9 +110,9 @@ class Positions:
         return moved
 
     def replaced(self, shard: str, place: int, history: str) -> str:
-        """Tell why a place is not of this journal; empty if it may be.
+        """Return why a position does not belong to this journal; empty if it may.
 
-        ``history``: of the place; empty if it is not known, then only a place beyond the end is noticed.
+        ``history``: of the position; empty if it is not known. Then only a position beyond the end is detected.
         """
         known = self.histories.get(shard, "")
         if history and known and history != known:
@@ -124,7 +125,7 @@ class Positions:
         return ""
 
     def refuse(self, shard: str, place: int, why: str) -> None:
-        """Tell that a place is not of this journal. Raises JournalReplaced, unless that is to be lived with."""
+        """Report a position that is not of this journal. Raises JournalReplaced, unless the options allow data loss."""
         what = (
             f"Shard {shard} was read up to {place - 1}, and the journal of {self._options.url} is not the one that was read:"
             f" {why}."
@@ -149,7 +150,7 @@ class Positions:
 
 
 def lost(shard: str | int, wanted: int, first: int) -> EventsLost:
-    """Return the error for events that are not kept any more, with what helps."""
+    """Return the error for events that are not kept any more, with the remedy."""
     return EventsLost(
         f"Shard {shard} no longer keeps the events from {wanted} on: its journal begins with {first}. With failOnDataLoss=false"
         " the rest is read; keep more (journal_age_ms, journal_bytes_max) to be able to stay away for longer."
@@ -162,7 +163,7 @@ def ranges_of(
     min_partitions: int | None,
     histories: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Range]:
-    """Cut what lies between two places into partitions, none of which is too long for one request."""
+    """Cut the events between two positions into partitions, each short enough for one request."""
     counts = {shard: max(0, place - start.get(shard, place)) for shard, place in end.items()}
     total = sum(counts.values())
     length = EVENTS_PER_PARTITION
@@ -185,14 +186,14 @@ def ranges_of(
 
 
 def read_range(options: Options, schema: pa.Schema, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Return the events of a partition, as Spark wants them. Raises EventsLost."""
-    if not isinstance(partition, Range):  # no event anywhere: Spark asks all the same, for nothing
+    """Return the events of a partition, in the columns that Spark expects. Raises EventsLost."""
+    if not isinstance(partition, Range):  # there are no events: Spark calls this anyway
         return
     yield from schemas.fitted(fetch_range(options, partition), schema)
 
 
 def fetch_range(options: Options, partition: Range) -> Iterator[pa.RecordBatch]:
-    """Return the events of a partition, as the server sends them. Raises EventsLost."""
+    """Return the events of a partition, in the server's columns. Raises EventsLost."""
     if options.is_direct:
         from penstock.spark import direct  # noqa: PLC0415, it imports this, and much that others do not need
 
@@ -211,7 +212,7 @@ def fetch_range(options: Options, partition: Range) -> Iterator[pa.RecordBatch]:
                     return
                 if error.status != 410:
                     raise
-                # It was there when the partition was planned, and has been cleaned away since.
+                # It existed when the partition was planned, and was deleted by retention since then.
                 shards = wire.get("/bulk")["shards"]
                 first = next(each["journal_first"] for each in shards if each["shard"] == partition.shard)
                 if options.fail_on_data_loss or first <= start:
@@ -220,7 +221,7 @@ def fetch_range(options: Options, partition: Range) -> Iterator[pa.RecordBatch]:
 
 
 class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Every event, once, in order within a shard. What was read is in Spark's checkpoint and nowhere else."""
+    """Every event, once, in order within a shard. Only Spark's checkpoint stores which events were read."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self.options = options
@@ -229,31 +230,31 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Places | None = None  # of a run with availableNow
         self._pace = TriggerPacing(options.min_offsets_per_trigger, options.max_trigger_delay or TRIGGER_DELAY_MS)
         self._read: Places = {}
-        #: Of places without one, whose offsets an earlier version wrote: what was found there first.
+        #: For positions without a history, from offsets of an earlier version: the first history that was found for them.
         self._histories: dict[str, str] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_wire": None}  # connections stay where they are
+        return self.__dict__ | {"_wire": None}  # connections are not pickled
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802, Spark's name
-        """Return where to begin, in the words of the options: Spark asks several times, and must get the same."""
+        """Return the start position, from the options: Spark calls this several times, and must get the same value."""
         options = self.options
         return {"start": options.starting_offsets if options.starting_timestamp is None else options.starting_timestamp}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802, Spark's name
-        """Return how much a batch may have."""
+        """Return the limit of a batch."""
         most = self.options.max_offsets_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802, Spark's name
-        """Note what is there now: the run ends with it."""
+        """Record the present end of the journal: the run ends there."""
         self._target = self._positions().vouched
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802, Spark's name
-        """Return how far the next batch goes."""
+        """Return the end of the next batch."""
         positions = self._positions()
         known: Places = start.get("to") or positions.start()
-        # Shards that came since begin at their beginning.
+        # Shards that were added since then are read from their beginning.
         known = known | {shard: place for shard, place in positions.first.items() if shard not in known}
         histories = self._seen(positions, start)
         anew = self._anew(positions, known, histories)
@@ -264,7 +265,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             block(IDLE_PAUSE_S)
             return start
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        # Where nothing comes next is held on to: a shard's place must not go back if a server does not know it for a while.
+        # Shards without new events keep their position: it must not go back if a server does not know the shard for a while.
         to = {shard: place + _share(waiting, shard, most) for shard, place in known.items()}
         self._read = to
         fresh = {shard: place for shard, place in known.items() if shard not in start.get("to", {}) or shard in anew}
@@ -276,13 +277,13 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"to": to} | ({"from": fresh} if fresh else {}) | ({"histories": histories} if histories else {})
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802, Spark's name
-        """Return the end of the journal, and how many events this batch leaves before it, for the query's progress."""
+        """Return the end of the journal, and the number of events after this batch, for the query's progress."""
         head = self._positions().vouched
         lag = sum(max(0, place - self._read.get(shard, place)) for shard, place in head.items())
         return {"to": head, "lag": lag}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Cut a batch into pieces. After a restart this comes first, for the batch that was not done. Raises EventsLost."""
+        """Cut a batch into partitions. After a restart Spark calls this first, for the uncompleted batch. Raises EventsLost."""
         if start == end:
             return []
         to, positions, histories = dict(end["to"]), self._positions(), dict(end.get("histories", {}))
@@ -290,17 +291,17 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             why = positions.replaced(shard, place, histories.get(shard, ""))
             if why:
                 positions.refuse(shard, place, why)
-                del to[shard]  # what the next offset says comes then
+                del to[shard]  # the next offset contains these
         begin: Places = dict(start.get("to", {})) | dict(end.get("from", {}))
         kept = positions.kept({shard: place for shard, place in begin.items() if place < to.get(shard, place)})
         return ranges_of(begin | kept, to, self.options.min_partitions, histories)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Return the events of a piece."""
+        """Return the events of a partition."""
         return read_range(self.options, self.arrow, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: the checkpoint knows."""
+        """Do nothing: the checkpoint has the position."""
 
     def stop(self) -> None:
         """Close the connection."""
@@ -309,7 +310,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._wire = None
 
     def _seen(self, positions: Positions, start: dict[str, Any]) -> dict[str, str]:
-        """Return the histories that an offset is of. One of an earlier version is taken to be of those that are there."""
+        """Return the histories of an offset. For one of an earlier version, these are the present histories."""
         given: dict[str, str] = start.get("histories", {})
         bare = {shard for shard in start.get("to", {}) if shard not in given and shard not in self._histories}
         found = {shard: history for shard, history in positions.histories.items() if shard in bare}
@@ -325,7 +326,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @staticmethod
     def _anew(positions: Positions, known: Places, histories: Mapping[str, str]) -> Places:
-        """Return where to begin anew in journals that are not those that were read. Raises JournalReplaced."""
+        """Return the start positions in journals that differ from those that were read. Raises JournalReplaced."""
         found: Places = {}
         for shard, place in known.items():
             why = positions.replaced(shard, place, histories.get(shard, ""))
@@ -341,7 +342,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _share(waiting: Mapping[str, int], shard: str, most: int | None) -> int:
-    """Return how many events of a shard a batch takes: in proportion to what waits, and at least one, so that all go on."""
+    """Return how many events of a shard a batch has: in proportion to those that wait; at least one, so that all advance."""
     total = sum(waiting.values())
     if most is None or total <= most:
         return waiting[shard]

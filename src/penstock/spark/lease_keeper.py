@@ -1,12 +1,12 @@
-"""A small process beside a stream that consumes queues: it renews leases, and acknowledges what Spark has logged as done.
+"""A child process of a stream that consumes queues. It renews leases, and acknowledges the batches that Spark has completed.
 
-Spark gives a source no word when a query ends; it kills the source's process. This one reads from it, notices its end, and then
-looks into the checkpoint a last time. So the last batch is acknowledged even if nobody asks the source for another.
-It stops with the query: leases nobody renews end, and others get the jobs. That is also so while the server does not answer: a
-request that is tried again and again is given up when the query ends.
+Spark does not notify a source when a query ends; it kills the source's process. This process reads from a pipe of the
+source, notices its end, and then reads the checkpoint a last time. So the last batch is acknowledged even if no further
+batch is requested. It stops with the query: leases that are not renewed expire, and other consumers get the jobs. This also
+applies while the server does not answer: the retries of a request stop when the query ends.
 
-It reads lines of JSON: the options first, then what the source says: ``{"group": …}`` for the group it claims under, and
-``{"planned": true}`` once Spark has written an epoch of it down.
+It reads lines of JSON: first the options, then the messages of the source: ``{"group": …}`` with the group for its claims,
+and ``{"planned": true}`` once Spark has logged an epoch of the group.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.spark")
 
-#: How often the checkpoint is looked at, in seconds.
+#: How often the checkpoint is read, in seconds.
 WATCH_S: Final = 0.25
-#: Leases are renewed this many times before they would end.
+#: How often leases are renewed within their length.
 BEATS_PER_LEASE: Final = 3
 
 
 class QueryEnded(Exception):
-    """The query ended while a request of its keeper waited for its next try."""
+    """The query ended while a request waited for its retry."""
 
 
 class LeaseKeeper:
-    """Keeps the leases of one group."""
+    """Keeps the leases of one group valid."""
 
     def __init__(self, options: Options, wire: BulkClient, checkpoint: Checkpoint | None) -> None:
         self.group: str | None = None
@@ -53,7 +53,7 @@ class LeaseKeeper:
         self._checkpoint = checkpoint
 
     def hear(self, said: dict[str, Any]) -> None:
-        """Take in what the source says."""
+        """Process a message of the source."""
         self.group = said.get("group", self.group)
         self._planned = self._planned or bool(said.get("planned"))
 
@@ -67,14 +67,14 @@ class LeaseKeeper:
                 log.warning("Leases of %s jobs of %s have ended.", lost, self.group)
 
     def watch(self) -> None:
-        """Acknowledge what Spark has logged as done."""
+        """Acknowledge the batches that Spark has logged as completed."""
         if self.group is None or self._checkpoint is None:
             return
         done = self._checkpoint.done(self.group)
         if done is not None and done > self._acked:
             try:
                 lost = acknowledge(self._wire, self._options, self.group, done)
-            except Conflict as error:  # the query will be told the same, and stop
+            except Conflict as error:  # the query gets the same error, and stops
                 log.warning("%s", error.message)
             else:
                 if lost:
@@ -82,19 +82,19 @@ class LeaseKeeper:
             self._acked = done
 
     def finish(self) -> None:
-        """The query is gone: acknowledge what is done, and give back what it never got to know of."""
+        """Clean up after the query: acknowledge completed batches, and release jobs that the query has never received."""
         self.watch()
         if self.group is None or self._planned:
             return
         if self._checkpoint is None or not self._checkpoint.planned(self.group):
-            # Nothing of this group is in the checkpoint, so no restart will ask for it. Were it there after all, the jobs
-            # would be claimed anew under the same epoch: not one was read yet.
+            # No epoch of this group is in the checkpoint, so no restart will request it. Even if it were there, the jobs
+            # would be claimed again under the same epoch: none was read yet.
             self._wire.post(path("/bulk/groups/{}/release", self.group), {}, wait_ms=LONG_MS)
 
 
 def main(source: BinaryIO) -> None:
-    """Keep the leases of the source that writes to this pipe, until it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal; the driver decides, and its end is the end here
+    """Keep the leases of the source that writes to this pipe, until the pipe ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal; this process ends when the driver ends
     lines = _Lines(source.fileno())
     first = lines.wait(None)
     if not first:
@@ -111,7 +111,7 @@ def main(source: BinaryIO) -> None:
         while said is not None:
             for each in said:
                 keeper.hear(each)
-                if "group" in each:  # the query may have been away for nearly as long as its leases go
+                if "group" in each:  # the query may have been away for almost the length of its leases
                     next_beat = steady()
             if steady() >= next_beat and not lines.ended:
                 next_beat = steady() + beat_s
@@ -123,7 +123,7 @@ def main(source: BinaryIO) -> None:
 
 
 def _carefully(do: Any) -> None:
-    """Try it; what fails now may work next time, and nothing here is worth ending a query for."""
+    """Call a function and log its error: a later try may succeed, and an error here must not end the query."""
     try:
         do()
     except QueryEnded:
@@ -142,18 +142,18 @@ class _Lines:
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
         self._rest = b""
-        self._read: list[dict[str, Any]] = []  # and not yet returned
-        self.ended = False  #: the query is gone
+        self._read: list[dict[str, Any]] = []  # and not returned yet
+        self.ended = False  #: the query has ended
 
     def wait(self, seconds: float | None) -> list[dict[str, Any]] | None:
-        """Return what came within so many seconds (None: however long it takes), or None at the end of the pipe."""
+        """Return the messages that arrive within so many seconds (None: without a limit); None at the end of the pipe."""
         if not self._read and not self.ended:
             self._fill(seconds)
         found, self._read = self._read, []
         return None if self.ended and not found else found
 
     def pause(self, seconds: float) -> None:
-        """Wait so many seconds. Raises QueryEnded if the pipe ends meanwhile; if it had ended before, this only waits."""
+        """Wait so many seconds. Raises QueryEnded if the pipe ends in that time; if it had ended before, this only waits."""
         if self.ended:
             block(seconds)
             return
@@ -164,7 +164,7 @@ class _Lines:
                 raise QueryEnded
 
     def _fill(self, seconds: float | None) -> None:
-        """Read once, if something comes within so many seconds."""
+        """Read once, if data arrives within so many seconds."""
         ready, _, _ = select.select([self._pipe], [], [], seconds)
         if not ready:
             return

@@ -1,4 +1,4 @@
-"""Every option of ``format("penstock")``: one table, with what each is for, and errors that name the option."""
+"""Every option of ``format("penstock")``: one table with descriptions, and errors that name the option."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.client.errors import PenstockError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-#: The ways to use the source. A name here is what errors and the docs call it.
+#: The uses of the source, with the names that errors and the docs have for them.
 JOBS: Final = "jobs"
 JOURNAL: Final = "journal"
 JOURNAL_STREAM: Final = "journal stream"
@@ -26,9 +26,9 @@ _WRITES: Final = (WRITE, WRITE_STREAM)
 _ALL: Final = (*_READS, *_WRITES)
 
 TABLES: Final = ("jobs", "journal", "queues")
-#: What the server calls the states of jobs.
+#: The server's names of the states of jobs.
 STATES: Final = ("waiting", "delayed", "active", "completed", "failed", "waiting-children")
-#: Options that Spark itself adds or understands; they are none of ours.
+#: Options that Spark itself adds or uses.
 _SPARKS_OWN: Final = frozenset({"queryname", "outputmode", "mergeschema"})
 _SECRETS: Final = frozenset({"token", "apikey", "api_key", "password", "secret", "authorization", "bearer", "directurl"})
 _DURATION: Final = re.compile(r"\s*(\d+)\s*([a-z]*)\s*")
@@ -37,27 +37,27 @@ _NAMESPACE: Final = re.compile(r"[A-Za-z0-9_.:-]+")
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _UNITS_MS: Final = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LONG_UNITS: Final = {"millisecond": "ms", "second": "s", "minute": "m", "hour": "h", "day": "d"}
-#: The largest number an option takes: Spark's rows and offsets are signed 64-bit integers.
+#: The largest number of an option: Spark's rows and offsets are signed 64-bit integers.
 _NUMBER_MAX: Final = 2**63 - 1
-#: What no server takes more of: rows of a partition, characters of a key, milliseconds of a lease, of a wait for jobs, of one
-#: for a commit, and since 1970. It would say so when everything is done but the last step.
+#: The server's limits: rows of a partition, characters of a key, milliseconds of a lease, of a wait for jobs, of a wait for
+#: a commit, and since 1970. Without these checks the server would refuse only the last step.
 _PARTITION_ROWS_MAX: Final = 1_000_000
 _KEY_MAX: Final = 512
 _LEASE_MAX_MS: Final = 86_400_000
 _POLL_MAX_MS: Final = 60_000
 _PUBLISH_WAIT_MAX_MS: Final = 600_000
 _MOMENT_MAX: Final = 9_999_999_999_999
-#: How long a batch waits for minOffsetsPerTrigger, unless the user says otherwise, in ms.
+#: How long a batch waits for minOffsetsPerTrigger by default, in ms.
 TRIGGER_DELAY_MS: Final = 900_000
 
 
 class OptionInvalid(PenstockError, ValueError):
-    """An option of ``format("penstock")`` is missing, unknown, or has a value that is none. The message names it."""
+    """An option of ``format("penstock")`` is missing, unknown, or has an invalid value. The message names the option."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a user asked for, checked. Durations in milliseconds; ``OPTIONS`` says what each is for."""
+    """The checked options of a user. Durations in milliseconds; ``OPTIONS`` describes each."""
 
     mode: str
     url: str = ""
@@ -114,16 +114,16 @@ class Options:
 
     @property
     def is_direct(self) -> bool:
-        """Tell whether workers read the database themselves."""
+        """Return whether workers read the database directly."""
         return self.direct_url_env is not None or self.direct_url_file is not None
 
     def constants(self) -> dict[str, str]:
-        """Return the job options that hold for all rows of a write, as the server calls them."""
+        """Return the job options for all rows of a write, with the server's names."""
         given = {wire: getattr(self, name) for name, wire in JOB_OPTIONS.items()}
         return {name: _wire(value) for name, value in given.items() if value is not None}
 
 
-#: Job options that may be given once for all rows: our field, and the server's name.
+#: Job options that can be given once for all rows: Penstock's field, and the server's name.
 JOB_OPTIONS: Final = {
     "queue": "queue",
     "priority": "priority",
@@ -176,7 +176,7 @@ def _states(text: str) -> tuple[str, ...]:
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """Return the question whether somebody meant another name, or nothing if none is close."""
+    """Return a "did you mean" question for an unknown name; empty if no name is similar."""
     close = difflib.get_close_matches(name.lower(), list(known), n=1)
     return f" Is it {close[0]}?" if close else ""
 
@@ -289,7 +289,7 @@ def _offsets(text: str) -> str | dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: for which uses, how it is read, its default as the docs say it, and what it is for."""
+    """One option: its uses, its parser, its default as the docs show it, and its description."""
 
     modes: tuple[str, ...]
     read: Callable[[str], Any]
@@ -428,9 +428,9 @@ _BY_LOWER: Final = {name.lower(): name for name in OPTIONS}
 
 
 def shape_of(given: Mapping[str, str]) -> Options:
-    """Return the options as far as the columns depend on them. Raises OptionInvalid."""
+    """Return the options on which the columns depend. Raises OptionInvalid."""
     table = _table(given)
-    # Spark asks for columns before it says whether it wants a batch or a stream.
+    # Spark asks for columns before it decides between a batch and a stream.
     found = {name: value for name, value in given.items() if name.lower() in ("columns", "url")}
     return _read(found | {"table": table}, {"jobs": JOBS, "journal": JOURNAL, "queues": QUEUES}[table], needs_url=False)
 
@@ -443,7 +443,7 @@ def for_batch(given: Mapping[str, str]) -> Options:
             "Option table: queues are read as a stream (spark.readStream); a batch reads table=jobs, which takes nothing away,"
             " or table=journal."
         )
-    if table == "jobs":  # one damaged job should not keep anybody from looking at the others
+    if table == "jobs":  # one damaged job should not prevent reading the others
         usual = {} if "failondataloss" in {name.lower() for name in given} else {"failOnDataLoss": "false"}
         return _checked(_read(usual | dict(given) | {"table": table}, JOBS))
     return _checked(_read(dict(given) | {"table": table}, JOURNAL))
@@ -478,7 +478,7 @@ def for_write_stream(given: Mapping[str, str], *, overwrite: bool) -> Options:
     found = _checked(_read(dict(given), WRITE_STREAM))
     if found.checkpoint_location is None and found.writer_id is None:
         raise OptionInvalid(
-            "Option checkpointLocation is missing: without it, a batch that is repeated could not be told from a new one."
+            "Option checkpointLocation is missing: without it, a repeated batch could not be distinguished from a new one."
         )
     return found
 
@@ -529,7 +529,7 @@ def _read(given: Mapping[str, str], mode: str, *, needs_url: bool = True) -> Opt
 
 
 def _checked(options: Options) -> Options:
-    """Check what belongs together. Raises OptionInvalid."""
+    """Check options that depend on each other. Raises OptionInvalid."""
     for one, other in (
         ("token_file", "token_env"),
         ("api_key_file", "api_key_env"),

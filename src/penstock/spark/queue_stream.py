@@ -1,12 +1,12 @@
 """Queues as a stream that consumes: lease, process, acknowledge.
 
-An offset is ``{"group": …, "epoch": n}``, with the histories of the shards it is of. An epoch is a claim with a number, which
-the server keeps: whoever asks for it again gets the same jobs. It is acknowledged once Spark has logged its batch as done.
-Spark's own ``commit`` comes too late, and never for the last batch; but when Spark asks what comes after an offset, everything
-up to it is done.
+An offset is ``{"group": …, "epoch": n}``, with the histories of its shards. An epoch is a claim with a number, which the
+server keeps: a request for it returns the same jobs again. It is acknowledged once Spark has logged its batch as completed.
+Spark's own ``commit`` is called too late, and never for the last batch; but when Spark requests the offset after a given
+one, everything up to that one is completed.
 
-The group is the user's consumer group with a name of its own behind it, made when the stream begins and kept in its offsets. So
-a query with a new checkpoint, or a second one, can never acknowledge the jobs of another.
+The group is the user's consumer group with a unique suffix, which is created when the stream begins and kept in its offsets.
+So a query with a new checkpoint, or a second query, can never acknowledge the jobs of another.
 """
 
 from __future__ import annotations
@@ -42,28 +42,28 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.spark")
 
-#: Jobs of one batch, unless the user says otherwise.
+#: Jobs of one batch by default.
 JOBS_PER_BATCH: Final = 100_000
-#: More than this no server gives at once.
+#: The server's limit of jobs in one claim.
 JOBS_PER_BATCH_MAX: Final = 500_000
-#: Queues that are counted one by one for the progress of a query: a request each.
+#: Queues that are counted one by one for the progress of a query: one request each.
 QUEUES_COUNTED: Final = 100
 #: Names of queues that one claim may have.
 QUEUES_PER_CLAIM: Final = 1_000
-#: Jobs of one partition, unless more partitions are asked for.
+#: Jobs of one partition, unless more partitions are requested.
 JOBS_PER_PARTITION: Final = 25_000
-#: Group and epoch of what was claimed, if nothing was.
+#: Group and epoch of the last claim, if there was none.
 _NOTHING: Final[tuple[str, int]] = ("", 0)
-#: What a user has to know who goes on.
+#: The advice to users who continue.
 _TWICE: Final = "If the sink has the batch already, it gets them a second time: same job_id, higher attempt."
 
 
 class LeasesLost(PenstockError):
-    """Jobs of a batch went back to their queues before they were acknowledged: their leases ended while the query was away."""
+    """Leases of a batch ended before it was acknowledged, while the query was away. The jobs were ready again."""
 
 
 class HistoryChanged(PenstockError):
-    """The server is not the one of the batches before: another one, or its store was emptied or restored."""
+    """The server is not the one of the previous batches: it is another one, or its store was emptied or restored."""
 
 
 @dataclass
@@ -78,17 +78,17 @@ class Split(InputPartition):
 
     @property
     def length(self) -> int:
-        """How many jobs this part has."""
+        """Number of jobs in this part."""
         return self.rows * (self.split + 1) // self.splits - self.rows * self.split // self.splits
 
 
 def _what(error: ApiError) -> str:
-    """Return what the server says has happened, without its advice, which is for those who ask it themselves."""
+    """Return the server's description of an error, without its advice, which is for direct clients."""
     return error.message.partition(". ")[0].rstrip(".") + "."
 
 
 class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Jobs of some queues, each claimed for this query."""
+    """Jobs of some queues, claimed for this query."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self.options = options
@@ -97,30 +97,30 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._keeper: subprocess.Popen[bytes] | None = None
         self._fresh = f"{options.consumer_group}-{secrets.token_hex(5)}"
         self._ends = False  # a run with availableNow
-        self._left: int | None = None  # jobs that it still takes
+        self._left: int | None = None  # jobs that it may still claim
         self._claimed = _NOTHING
         self._acked = 0
-        self._histories: dict[str, str] = {}  # of the server's shards, as the last claim had them
-        self._turn = -1  # which heap of queues was asked for first
+        self._histories: dict[str, str] = {}  # of the server's shards, at the last claim
+        self._turn = -1  # which part of the queues was asked first
         self._pace = TriggerPacing(options.min_offsets_per_trigger, options.max_trigger_delay or TRIGGER_DELAY_MS)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_wire": None, "_keeper": None}  # connections and processes stay where they are
+        return self.__dict__ | {"_wire": None, "_keeper": None}  # connections and processes are not pickled
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802, Spark's name
-        """Return the offset before everything: Spark asks several times, and must get the same."""
+        """Return the offset before all others: Spark calls this several times, and must get the same value."""
         return {"epoch": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802, Spark's name
-        """Return how many jobs a batch may have."""
+        """Return the limit of jobs in a batch."""
         return ReadMaxRows(self.options.max_offsets_per_trigger or JOBS_PER_BATCH)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802, Spark's name
-        """Have the run end: it takes no more than what waits when it makes its first claim, even if more keeps coming."""
+        """Let the run end: it claims no more jobs than wait at its first claim, even if more arrive."""
         self._ends = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802, Spark's name
-        """Acknowledge all up to ``start``, which is logged as done, and claim what comes next."""
+        """Acknowledge everything up to ``start``, which is logged as completed, and claim the next epoch."""
         group = start.get("group", self._fresh)
         self._acknowledge(group, start["epoch"])
         epoch = start["epoch"] + 1
@@ -135,12 +135,13 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         self._keep(group)
         if "group" in start:
-            # A batch of the group is in the checkpoint: if this run ends, its keeper must not release the next one's jobs.
+            # A batch of the group is in the checkpoint: if this run ends, its keeper must not release the jobs of the next
+            # batch.
             self._say({"planned": True})
         self._histories = self._histories | start.get("histories", {})
         rows = self._claim(group, epoch, most, wait_ms)
         if rows and "group" in start and self._claimed == _NOTHING and self._has_lost(group):
-            # The run before had claimed it, died before Spark wrote it down, and was away for too long. Nobody has read it.
+            # The previous run had claimed it, ended before Spark logged it, and was away for too long. The jobs were not read.
             self._server().post(path("/bulk/groups/{}/release", group), {}, wait_ms=LONG_MS)
             rows = self._claim(group, epoch, most, wait_ms)
         if rows == 0:
@@ -149,26 +150,26 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._left is not None:
             self._left = max(0, self._left - rows)
         elif self._ends:
-            # After the first claim: it may have found an epoch that the run before had claimed, whose jobs do not wait.
+            # After the first claim: it may have found an epoch that the previous run had claimed, whose jobs do not wait.
             self._left = self._all_waiting()
         self._claimed = (group, epoch)
         more = {"histories": self._histories} if self._histories else {}
         return {"group": group, "epoch": epoch, "rows": rows} | more
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802, Spark's name
-        """Return how many jobs wait, for the query's progress; of many queues, in those that were last claimed from."""
+        """Return how many jobs wait, for the query's progress; with many queues, in those of the last claim."""
         try:
             queues = self._queues()
             if len(queues) <= QUEUES_COUNTED:
                 return {"lag": sum(self._waiting(queue) for queue in queues)}
             groups = self._server().get("/bulk/groups")
             return {"lag": sum(each["lag"] for each in groups if each["group"] == self._claimed[0])}
-        except PenstockError:  # a figure to look at, and no reason to fail
+        except PenstockError:  # only a figure for people, and no reason to fail
             return None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Cut a batch into pieces. After a restart this comes first, for the batch that was not done."""
-        if end["epoch"] == start["epoch"]:  # Spark has a first batch even if nothing waits
+        """Cut a batch into partitions. After a restart Spark calls this first, for the uncompleted batch."""
+        if end["epoch"] == start["epoch"]:  # Spark has a first batch even if no job waits
             return []
         group = end["group"]
         self._keep(group)
@@ -177,14 +178,14 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._histories = self._histories | end.get("histories", {})
         assert epoch == start["epoch"] + 1, "a batch is an epoch"
         if epoch == 1 and self._claimed != (group, epoch):
-            # The keeper of a query that ended before it read anything gives its jobs back (see there).
-            # If it did not, this changes nothing.
+            # The keeper of a query that ended before it read any job has released its jobs (see there). If not, this changes
+            # nothing.
             rows = self._claim(group, epoch, rows, 0)
         splits = max(self.options.min_partitions or 1, -(-rows // JOBS_PER_PARTITION))
         return [Split(group, epoch, split, splits, rows) for split in range(splits)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Return the jobs of a piece. Raises LeasesLost."""
+        """Return the jobs of a partition. Raises LeasesLost."""
         if not isinstance(partition, Split):
             return
         where = path("/bulk/groups/{}/read", partition.group)
@@ -205,7 +206,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise LeasesLost(
                     f"{_what(error)} If leases ran out, the query was away for longer than leaseTimeout"
                     f" ({self.options.lease_timeout} ms), and these jobs went back to their queues. With onLeaseLost=skip this"
-                    f" batch goes on without them; whoever claims them gets them, this query too. {_TWICE}"
+                    f" batch goes on without them; the next claim gets them, also one of this query. {_TWICE}"
                 ) from error
 
     @staticmethod
@@ -220,11 +221,11 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Acknowledge, if that was not done already."""
+        """Acknowledge, if that was not done before."""
         self._acknowledge(end.get("group", self._fresh), end["epoch"])
 
     def stop(self) -> None:
-        """Have the keeper look a last time and end; close the connection."""
+        """Let the keeper read the checkpoint a last time and end; close the connection."""
         if self._wire is not None:
             self._wire.close()
             self._wire = None
@@ -233,12 +234,12 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._keeper = None
 
     def _claim(self, group: str, epoch: int, most: int, wait_ms: int) -> int:
-        """Claim an epoch, or find the one that was claimed already. Return how many jobs it has."""
+        """Claim an epoch, or find the one that was claimed before. Return its number of jobs."""
         queues = self._queues()
-        if not queues:  # none whose name fits, so far
+        if not queues:  # no queue matches yet
             block(wait_ms / 1000)
             return 0
-        # More names than one claim may have are asked for in turn: of a claim that finds nothing, nothing is kept.
+        # If there are more names than one claim may have, parts of them are asked in turn: an empty claim is not stored.
         heaps = [queues[at : at + QUEUES_PER_CLAIM] for at in range(0, len(queues), QUEUES_PER_CLAIM)]
         self._turn = (self._turn + 1) % len(heaps)
         for number in range(len(heaps)):
@@ -256,7 +257,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return 0
 
     def _claim_once(self, group: str, wanted: dict[str, Any], wait_ms: int) -> Any:
-        """Claim from the server whose epochs came before. Raises HistoryChanged if it is another one now."""
+        """Claim from the server of the previous epochs. Raises HistoryChanged if it is another one now."""
         where = path("/bulk/groups/{}/claim", group)
         known = {"histories": self._histories} if self._histories else {}
         try:
@@ -276,7 +277,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return claimed
 
     def _acknowledge(self, group: str, epoch: int) -> None:
-        """Acknowledge everything up to an epoch. Raises LeasesLost: then nothing is, and the next run is told the same."""
+        """Acknowledge everything up to an epoch. Raises LeasesLost: then nothing is, and the next run fails, too."""
         if epoch <= self._acked:
             return
         try:
@@ -285,7 +286,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise LeasesLost(
                 f"{_what(error)} Their batch is done, but was not acknowledged within leaseTimeout"
                 f" ({self.options.lease_timeout} ms), so these jobs went back to their queues. With onLeaseLost=skip the query"
-                f" goes on, and whoever claims them gets them, this query too. {_TWICE}"
+                f" goes on, and the next claim gets them, also one of this query. {_TWICE}"
             ) from error
         if lost:
             log.warning(
@@ -306,7 +307,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except ApiError as error:
             if not error.is_unauthorized:
                 raise
-            return sys.maxsize  # this key may take, and not count: the run ends when the queues are empty
+            return sys.maxsize  # this key may claim, and not count: the run ends when the queues are empty
 
     def _waiting(self, queue: str) -> int:
         return int(self._server().get(path("/queues/{}/counts", queue))["counts"]["waiting"])
@@ -320,10 +321,10 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._wire
 
     def _keep(self, group: str) -> None:
-        """See to it that a keeper runs (penstock.spark.lease_keeper)."""
+        """Start a keeper if none runs (penstock.spark.lease_keeper)."""
         if self._keeper is None or self._keeper.poll() is not None:
             command = [sys.executable, "-m", "penstock.spark.lease_keeper"]
-            # In a session of its own, so that it outlives the signal that ends Spark's processes by a moment.
+            # In a separate session, so that the signal that ends Spark's processes does not end it at once.
             self._keeper = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603, no shell
             self._say(asdict(self.options))
             self._say({"group": group})
@@ -335,4 +336,4 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._keeper.stdin.write(json.dumps(what).encode() + b"\n")
             self._keeper.stdin.flush()
         except BrokenPipeError:
-            self._keeper = None  # it died; the next call starts another
+            self._keeper = None  # it has ended; the next call starts another

@@ -1,8 +1,7 @@
-"""``penstock pipeline replay``: puts jobs that a condition chooses on a queue once more.
+"""``penstock pipeline replay``: push jobs again that a condition selects.
 
-Spark reads a snapshot of jobs, as payloads live in the store and nowhere else. With a lake, the condition may ask about the
-past, too. The jobs that are chosen are written as one commit whose key is made of the request: the same request again does
-nothing.
+Spark reads a snapshot of jobs, because only the store has payloads. With a lake, the condition may use the history, too. The
+selected jobs are written as one commit whose key is derived from the request, so repeating the same request changes nothing.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ if TYPE_CHECKING:
     from penstock.lake.location import Lake
     from penstock.lake.tables import Table
 
-#: Where a job that was put on a queue once more says which one it was.
+#: The header of a replayed job with the id of the original.
 HEADER: Final = "penstock-replay-of"
-#: What the jobs are called in conditions.
+#: The name of the jobs in conditions.
 VIEW: Final = "jobs"
 #: Rows of the sample.
 SAMPLE: Final = 10
@@ -49,15 +48,16 @@ _SQL_TYPES: Final = {
 
 
 class ReplayInvalid(PenstockError, ValueError):
-    """A replay that cannot be made as it was asked for. The message says why, and what there is."""
+    """An invalid replay. The message has the reason, and the valid values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRequest:
-    """What to put on a queue once more.
+    """A request to push jobs again.
 
-    ``where``: a condition in SQL. ``states``: of the jobs to choose from. ``queues``: theirs (none: all). ``lake``: where, for
-    conditions about the past. ``limit``: jobs at most, the oldest first. ``again``: even if the same was asked for before.
+    ``where``: a condition in SQL. ``states``: of the jobs that are searched. ``queues``: of these jobs (none: all). ``lake``:
+    its location, for conditions on the history. ``limit``: jobs at most, the oldest first. ``again``: even if the same
+    request was made before.
     """
 
     where: str
@@ -71,7 +71,7 @@ class ReplayRequest:
     again: bool = False
 
     def key(self) -> str:
-        """Return the key of its commit."""
+        """Return the key of the request's commit."""
         if self.again:
             return f"replay:{secrets.token_hex(16)}"
         said = [self.where, self.queue, self.namespace, sorted(self.states), sorted(self.queues), self.lake, self.limit]
@@ -80,7 +80,7 @@ class ReplayRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What was done, or would be: how many jobs; of these, a few; and whether it was done before."""
+    """The result, or the preview of it: the number of jobs, a sample of them, and whether it was done before."""
 
     rows: int
     made_before: bool = False
@@ -89,7 +89,7 @@ class ReplayResult:
 
 
 def look(spark: SparkSession, wish: ReplayRequest) -> ReplayResult:
-    """Return what a replay would do. Raises ReplayInvalid."""
+    """Return a preview of a replay. Raises ReplayInvalid."""
     _check(wish)
     with _plainly():
         return _look(spark, wish)
@@ -111,7 +111,7 @@ def _look(spark: SparkSession, wish: ReplayRequest) -> ReplayResult:
 
 
 def replay(spark: SparkSession, wish: ReplayRequest) -> ReplayResult:
-    """Put the jobs on the queue, all or none, once. Raises ReplayInvalid."""
+    """Push the jobs, all or none, once. Raises ReplayInvalid."""
     _check(wish)
     key = wish.key()
     before = _made(wish, key)
@@ -120,11 +120,11 @@ def replay(spark: SparkSession, wish: ReplayRequest) -> ReplayResult:
     sink = _server(wish) | {"queue": wish.queue, "idempotencyKey": key}
     with _plainly():
         jobs_again(choose(spark, wish)).write.format("penstock").options(**sink).mode("append").save()
-    return ReplayResult(_made(wish, key) or 0)  # none fits: there is no commit then
+    return ReplayResult(_made(wish, key) or 0)  # no job matches: then there is no commit
 
 
 def _check(wish: ReplayRequest) -> None:
-    """Raise ReplayInvalid for what cannot be, before anybody is asked."""
+    """Raise ReplayInvalid for an impossible request, before any other work."""
     if not wish.where.strip():
         raise ReplayInvalid("--where is empty. All jobs of these states: --where true")
     if wish.namespace == "*":
@@ -133,7 +133,7 @@ def _check(wish: ReplayRequest) -> None:
 
 @contextmanager
 def _plainly() -> Iterator[None]:
-    """Say in a sentence what Spark says on many pages. Raises PenstockError; ReplayInvalid if it is about the condition."""
+    """Reduce Spark's long errors to one sentence. Raises PenstockError; ReplayInvalid if it is about the condition."""
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
     try:
@@ -143,7 +143,7 @@ def _plainly() -> Iterator[None]:
 
 
 def choose(spark: SparkSession, wish: ReplayRequest) -> DataFrame:
-    """Return the jobs that fit. Raises ReplayInvalid with the columns there are, if the condition is none."""
+    """Return the jobs that match. Raises ReplayInvalid, with the columns that exist, if the condition is invalid."""
     from pyspark.errors import AnalysisException  # noqa: PLC0415, Spark is slow to import
 
     source = _server(wish) | {"table": "jobs", "states": ",".join(wish.states)}
@@ -155,18 +155,18 @@ def choose(spark: SparkSession, wish: ReplayRequest) -> DataFrame:
     jobs.createOrReplaceTempView(VIEW)
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # Spark logs a page for a typing error
     try:
-        # Named twice, as Spark takes "where (…)" for another name of the table otherwise.
-        found = spark.sql(f"select * from {VIEW} as {VIEW} where ({wish.where})")  # noqa: S608, to ask in SQL is the point
+        # With an alias, because Spark would otherwise read "where (…)" as another name of the table.
+        found = spark.sql(f"select * from {VIEW} as {VIEW} where ({wish.where})")  # noqa: S608, the user's SQL is the purpose
     except AnalysisException as error:
         raise ReplayInvalid(_advice(wish, jobs.columns, error)) from error
     return found if wish.limit is None else found.orderBy("created_at", "id").limit(wish.limit)
 
 
 def jobs_again(chosen: DataFrame) -> DataFrame:
-    """Make rows for the sink of jobs: payload, priority, attempts, group and headers stay; names do not, as they are taken."""
+    """Build rows for the sink from jobs. Payload, priority, attempts, group and headers stay; ids and keys are in use."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-    # Ours comes first, so that it is found in a job that was put on a queue before; it says where that came from, then.
+    # Penstock's header comes first, so that it is found in a job that was replayed before. It then has the id of that job.
     rest = F.regexp_replace(F.trim("headers"), rf'^\{{"{HEADER}":"[^"]*",?', "{")
     ours = F.concat(F.lit(f'{{"{HEADER}":"'), F.col("id"), F.lit('"'))
     headers = F.when(F.col("headers").isNull() | (rest == "{}"), F.concat(ours, F.lit("}"))).otherwise(
@@ -180,7 +180,7 @@ def _server(wish: ReplayRequest) -> dict[str, str]:
 
 
 def _made(wish: ReplayRequest, key: str) -> int | None:
-    """Return how many jobs a commit has, or None if there is no such commit."""
+    """Return how many jobs a commit has; None if there is no such commit."""
     with BulkClient(opts.for_write(_server(wish), overwrite=False)) as wire:
         try:
             return int(wire.get(path("/bulk/commits/{}", key))["rows"])
@@ -209,7 +209,7 @@ def _with_history(spark: SparkSession, jobs: DataFrame, place: str) -> DataFrame
 
 
 def _rows(spark: SparkSession, lake: Lake, table: Table) -> DataFrame:
-    """Return the rows of a table of the lake, as they are. Raises ReplayInvalid."""
+    """Return the rows of a table of the lake, unchanged. Raises ReplayInvalid."""
     found = lake.open(table)
     if found is None:
         raise ReplayInvalid(
@@ -223,6 +223,6 @@ def _rows(spark: SparkSession, lake: Lake, table: Table) -> DataFrame:
 
 
 def _advice(wish: ReplayRequest, columns: Sequence[str], error: Exception) -> str:
-    """Say what is wrong with a condition, without Spark's stack."""
+    """Return the problem of a condition, without Spark's stack."""
     more = "" if wish.lake is not None else " With --lake there are also history.… and the table attempts."
     return f"--where is no condition on jobs: {sentence(error)}. The columns are: {', '.join(columns)}.{more}"

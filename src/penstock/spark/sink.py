@@ -1,8 +1,8 @@
-"""Rows that become jobs: staged by each task, and published together by one small commit.
+"""Writing rows as jobs: each task stages its rows, and one small commit publishes them together.
 
-Each task stages under a name of its own, made at random, so a task that is repeated, or run twice at once, adds nothing: only
-the names that the driver has of the tasks that counted are in its commit. The commit has a key: made from the query and the
-batch for a stream, so that a batch that is repeated after a crash is known to the server already.
+Each task stages under a random name, so a task that is repeated, or run twice at once, adds nothing: the commit contains
+only the names of the tasks that succeeded, which the driver has. The commit has a key. For a stream it is derived from the
+query and the batch, so the server recognizes a batch that is repeated after a crash.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ log = logging.getLogger("penstock.spark")
 #: A part of a stage is sent when it has so many rows, or so many bytes.
 PART_ROWS: Final = 50_000
 PART_BYTES: Final = 8 << 20
-#: How long a commit of a batch waits for its jobs to be there, unless the user says otherwise, in ms.
+#: How long the commit of a batch waits until its jobs are stored by default, in ms.
 PUBLISH_WAIT_MS: Final = 60_000
 
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What a task has staged."""
+    """The staged rows of a task."""
 
     txn: str
     rows: int
 
 
 class _Writer:
-    """What both writers do."""
+    """Base of both writers."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self.options = options
@@ -84,7 +84,7 @@ class _Writer:
         return count
 
     def publish(self, messages: Sequence[WriterCommitMessage | None], key: str, wait_ms: int) -> dict[str, Any]:
-        """Have everything staged appear, once."""
+        """Publish all staged rows, once."""
         txns = sorted(each.txn for each in messages if isinstance(each, Staged) and each.rows)
         if not txns:
             return {}
@@ -106,7 +106,7 @@ class _Writer:
         return said
 
     def forget(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Drop what is staged. The server keeps what a commit has named, so this undoes nothing; what is left expires."""
+        """Delete staged rows. The server keeps those that a commit has named, so this undoes nothing; others expire."""
         with BulkClient(self.options) as wire:
             for each in messages:
                 if isinstance(each, Staged) and each.rows:
@@ -117,7 +117,7 @@ class _Writer:
 
 
 def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Cut batches until none has more bytes than a part, or just one row: Spark counts rows, and the server bytes."""
+    """Cut batches until each has at most the bytes of a part, or one row: Spark limits rows, and the server bytes."""
     left = deque[pa.RecordBatch]()
     for batch in batches:
         left.append(batch)
@@ -131,7 +131,7 @@ def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """``df.write``: all rows of it appear, or none."""
+    """``df.write``: publishes all rows, or none."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._writer = _Writer(options, schema)
@@ -141,19 +141,19 @@ class BatchWriter(DataSourceArrowWriter):
         return self._writer.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish what all tasks have staged."""
+        """Publish the rows that all tasks have staged."""
         options = self._writer.options
         names = ",".join(sorted(each.txn for each in messages if isinstance(each, Staged)))
         key = options.idempotency_key or f"spark-batch:{hashlib.sha256(names.encode()).hexdigest()}"
         self._writer.publish(messages, key, PUBLISH_WAIT_MS if options.publish_wait is None else options.publish_wait)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Drop what tasks have staged."""
+        """Delete the rows that tasks have staged."""
         self._writer.forget(messages)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """``df.writeStream``: every batch exactly once."""
+    """``df.writeStream``: publishes every batch exactly once."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._writer = _Writer(options, schema)
@@ -163,14 +163,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return self._writer.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, Spark's name
-        """Publish a batch, under a key that it will have again if it is repeated."""
+        """Publish a batch, under a key that is the same if the batch is repeated."""
         options = self._writer.options
         writer = options.writer_id
         if writer is None:
-            # Not the location: a checkpoint made anew in the same place begins with batch 0 again, and is another query.
+            # Not the location: a new checkpoint in the same place begins with batch 0 again, and is another query.
             writer = Checkpoint(options.checkpoint_location or "").query_id()
         self._writer.publish(messages, f"spark:{writer}:{batchId}", options.publish_wait or 0)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002, Spark's
-        """Drop what tasks have staged. Spark also calls this after a commit that failed on its way back: see ``forget``."""
+        """Delete the rows that tasks have staged. Spark also calls this if the answer to a commit was lost: see ``forget``."""
         self._writer.forget(messages)

@@ -1,4 +1,4 @@
-"""The data source ``penstock``: which reader or writer a set of options asks for. The parts are imported when they are used."""
+"""The data source ``penstock``: selects the reader or writer for the options. The parts are imported when they are used."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class PenstockSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return what is given to ``format``."""
+        """Return the name for ``format``."""
         return "penstock"
 
     def schema(self) -> str:
-        """Return the columns of the table that the options name."""
+        """Return the columns of the table in the options."""
         from penstock.spark import options, schemas  # noqa: PLC0415
 
         return schemas.ddl(options.shape_of(self.options))

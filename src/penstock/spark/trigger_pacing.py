@@ -1,4 +1,4 @@
-"""When a batch is worth its while: ``minOffsetsPerTrigger`` and ``maxTriggerDelay``."""
+"""When a batch is large enough to run: ``minOffsetsPerTrigger`` and ``maxTriggerDelay``."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class TriggerPacing:
-    """Holds a stream back until so many rows wait, or so much time is over since the last batch.
+    """Delays a stream until so many rows wait, or so much time has passed since the last batch.
 
-    ``least``: rows, None for no such wish. ``delay_ms``: the longest wait. ``clock``: seconds that only ever grow. The first
-    batch after a start is not held back, as it may have been waited for already.
+    ``least``: rows; None: no delay. ``delay_ms``: the longest wait. ``clock``: seconds that never go back. The first batch
+    after a start is not delayed, because it may have waited before.
     """
 
     def __init__(self, least: int | None, delay_ms: int, clock: Callable[[], float] = steady) -> None:
@@ -25,15 +25,15 @@ class TriggerPacing:
 
     @property
     def asks(self) -> bool:
-        """Tell whether it needs to know how many rows wait."""
+        """Whether the number of waiting rows is needed."""
         return self._least is not None
 
     def holds(self, waiting: int) -> bool:
-        """Tell whether to wait for more. ``waiting``: rows that a batch could have now."""
+        """Return whether to wait for more rows. ``waiting``: the rows of a batch that would run now."""
         if self._least is None or waiting >= self._least or self._last_s is None:
             return False
         return self._clock() - self._last_s < self._delay_s
 
     def went(self) -> None:
-        """Note that a batch goes out now."""
+        """Record that a batch runs now."""
         self._last_s = self._clock()

@@ -1,1 +1,1 @@
-"""The durable seam: what the engine may ask of a store, and the stores themselves."""
+"""The storage layer: the contract between the engine and a store, and the stores."""

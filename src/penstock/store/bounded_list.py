@@ -1,4 +1,4 @@
-"""A list that somebody asked for, and that must not get too large for its reader or for us."""
+"""A requested list whose size is limited, to protect its reader and the server's memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.core.errors import InvalidInput
 
 T = TypeVar("T")
 
-#: The order of a page of jobs, from the first on and from the last on; where the columns are is put in.
+#: The order of a page of jobs, forwards and backwards; the place of the columns is a parameter.
 ORDER: Final = {
     False: "{0}priority desc, {0}position, {0}id",
     True: "{0}priority, {0}position desc, {0}id desc",
@@ -17,9 +17,9 @@ ORDER: Final = {
 
 
 class BoundedList(Generic[T]):
-    """Takes items until they are larger than ``list_bytes_max``; one is always taken, however large it is.
+    """Adds items until they are larger than ``list_bytes_max``; the first item is always added.
 
-    ``what``: what is larger, and what to do about it, for the error.
+    ``what``: what is too large, and what the caller can do, for the error.
     """
 
     def __init__(self, what: str, remedy: str) -> None:
@@ -29,7 +29,7 @@ class BoundedList(Generic[T]):
         self._bytes = 0
 
     def add(self, item: T, size_bytes: int) -> None:
-        """Take one more. Raises InvalidInput if that is too much."""
+        """Add an item. Raises InvalidInput if the list becomes too large."""
         self._bytes += size_bytes
         if self._bytes > limits.list_bytes_max and self.items:
             most = limits.list_bytes_max // limits.MEBIBYTE

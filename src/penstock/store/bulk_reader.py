@@ -1,6 +1,6 @@
-"""Reading a store in bulk, from another process: rows as they are, in chunks, from one consistent view.
+"""Bulk reads of a store from another process: unchanged rows, in chunks, from one consistent view.
 
-The readers never write, and need nothing of the server but the address of its store.
+The readers never write. Of the server, they need only the address of its store.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from contextlib import AbstractAsyncContextManager
 
-#: What is read of a job's head, in order. What is kept beside it follows: options, payload, result.
+#: The columns that are read of a job's head, in order. Options, payload and result follow.
 HEAD: Final = (
     "id", "queue", "state", "priority", "attempts", "max_attempts", "custom_id", "unique_key", "group_id", "created_at",
     "run_at", "started_at", "finished_at", "expires_at", "progress", "size", "details",
@@ -34,14 +34,14 @@ class JobsWanted(msgspec.Struct, frozen=True):
 
 
 class Jobs(NamedTuple):
-    """Jobs of one moment: the queues there were, by number, as namespace and name; and rows in chunks."""
+    """Jobs at one moment: the queues, by number, as namespace and name; and rows in chunks."""
 
     queues: dict[int, tuple[str, str]]
     chunks: AsyncIterator[list[Row]]
 
 
 class Block(NamedTuple):
-    """A block of the journal as it is stored: see ``contract.JournalBlock``."""
+    """A block of the journal in stored form: see ``contract.JournalBlock``."""
 
     seq: int
     at: int  #: wall clock, ms
@@ -49,7 +49,7 @@ class Block(NamedTuple):
 
 
 class Leased(NamedTuple):
-    """What is read of a job that somebody has."""
+    """The columns that are read of a leased job."""
 
     id: int
     queue: int
@@ -72,19 +72,19 @@ class BulkReader(Protocol):
         """Return namespace and name of all queues, by number."""
 
     async def slice(self, namespace: str, name: str, number: int) -> bytes | None:
-        """Read what is noted of a slice of an epoch: see ``core.ledger.Slice``. None: there is none."""
+        """Read the record of a slice of an epoch: see ``core.ledger.Slice``. None: there is no such slice."""
 
     def fetch(self, ids: Sequence[int]) -> AsyncIterator[list[Leased]]:
-        """Read jobs by their ids, in order, in chunks that are bounded in bytes. Unknown and damaged ones are left out."""
+        """Read jobs by their ids, in order, in chunks of limited size. Unknown and damaged jobs are left out."""
 
     def jobs(self, wanted: JobsWanted) -> AbstractAsyncContextManager[Jobs]:
-        """Read jobs, all as they were at one moment. A chunk is bounded in rows and bytes."""
+        """Read jobs, all in their state at one moment. The rows and bytes of a chunk are limited."""
 
     def journal(self, seq: int, to: int) -> AsyncIterator[Block]:
-        """Read the blocks that hold events from one number up to another, in order."""
+        """Read the blocks that contain events from one number up to another, in order."""
 
     async def journal_at(self, at_ms: int) -> int | None:
         """Find the first event at or after a wall-clock time; None if there is none."""
 
     async def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""

@@ -1,6 +1,6 @@
-"""What a store keeps in memory: its queues, how many jobs are in which state, and what falls due next.
+"""The data that a store keeps in memory: its queues, the number of jobs in each state, and the next due times.
 
-Everything else stays in the database: ten million jobs cost no memory here.
+All other data stays in the database: ten million jobs take no memory here.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ _EXPIRING = (State.WAITING, State.DELAYED, State.WAITING_CHILDREN)
 
 
 class Catalog:
-    """Filled when a store is opened, kept in step by committed transactions."""
+    """Filled when a store is opened, updated by committed transactions."""
 
     def __init__(self) -> None:
         self.namespaces: dict[str, int] = {}
-        self.by_key: dict[QueueKey, Queue] = {}  #: those that are served here
-        self.held: dict[str, int] = {}  #: how many of these each namespace has
-        self.by_number: dict[int, Queue] = {}  #: all
-        self.away: dict[int, Queue] = {}  #: those that are not, by number
-        self.frozen: dict[int, Queue] = {}  #: those of them that have jobs here
+        self.by_key: dict[QueueKey, Queue] = {}  #: the queues that are served here
+        self.held: dict[str, int] = {}  #: the number of these queues in each namespace
+        self.by_number: dict[int, Queue] = {}  #: all queues
+        self.away: dict[int, Queue] = {}  #: the queues that are not served here, by number
+        self.frozen: dict[int, Queue] = {}  #: the queues of ``away`` that have jobs here
         self.away_by_key: dict[QueueKey, Queue] = {}
         self.layout: Layout | None = None
         self.tallies: dict[int, Tally] = {}
         self.total: Tally = empty_tally()
         self.horizon = Horizon()
         self.crons = 0
-        self.buckets: dict[int, tuple[float, int]] = {}  #: what rate limits have left, unless the database keeps it
+        self.buckets: dict[int, tuple[float, int]] = {}  #: the state of rate limits, unless the database keeps it
 
     def add(self, queue: Queue) -> None:
-        """Know a queue."""
+        """Add a queue."""
         if len(self.by_key) >= limits.queues_max:
             raise TooMany(f"There are already {limits.queues_max} queues. Obliterate some that are not used any more.")
         self._place(queue)
@@ -54,13 +54,13 @@ class Catalog:
         self.tallies[queue.number] = empty_tally()
 
     def remove(self, queue: Queue) -> None:
-        """Forget a queue."""
+        """Remove a queue."""
         self._displace(queue)
         del self.by_number[queue.number], self.tallies[queue.number]
         self.buckets.pop(queue.number, None)
 
     def set_move(self, queue: Queue, move: Move) -> None:
-        """Note where a queue stands now in its way from one shard to another."""
+        """Record the current step of a queue's move from one shard to another."""
         self._displace(queue)
         queue.move = move
         self._place(queue)
@@ -86,7 +86,7 @@ class Catalog:
             self.frozen.pop(queue.number, None)
 
     def apply(self, deltas: dict[int, Tally]) -> None:
-        """Take over what a committed transaction changed."""
+        """Apply the changes of a committed transaction to the counts."""
         for number, delta in deltas.items():
             tally = self.tallies.get(number)
             if tally is None:  # the queue was removed in the same transaction
@@ -96,13 +96,13 @@ class Catalog:
                 self.total[state] += change
 
     def book_cron(self, cron: CronRecord) -> None:
-        """Note the next tick of a cron that has just been written."""
+        """Record the next tick of a cron that was just written."""
         if self.horizon.cron_ms is None or cron.next_run < self.horizon.cron_ms:
             self.horizon.cron_ms = cron.next_run
 
 
 def book(horizon: Horizon, job: Job) -> None:
-    """Note when a job that has just been written will need attention."""
+    """Record when a job that was just written is due, or expires."""
     if job.state == State.ACTIVE:
         if job.lease_until is not None and (horizon.lease_expiry_ms is None or job.lease_until < horizon.lease_expiry_ms):
             horizon.lease_expiry_ms = job.lease_until
@@ -121,7 +121,7 @@ C = TypeVar("C", bound=Catalog)
 
 
 class CatalogReads(Generic[C]):
-    """Base of stores: what they answer from memory."""
+    """Base of stores: the reads that are answered from memory."""
 
     catalog: C
     shares: Shares = Shares()
@@ -139,12 +139,12 @@ class CatalogReads(Generic[C]):
         return self.catalog.away_by_key.get(key)
 
     def moved(self) -> None:
-        """Tell who wants to know that a queue or the layout is not what it was."""
+        """Call the subscribers of changes of queues and of the layout."""
         for call in self.when_moved:
             call()
 
     def _is_seen(self, job: Job) -> bool:
-        """Tell whether what is here of a job is the truth: not if its queue has moved away, or is not here yet."""
+        """Return whether the job's rows here are the valid ones: not if its queue has moved away, or has not arrived yet."""
         queue = self.catalog.away.get(job.queue)
         return queue is None or queue.move.standing.is_seen
 
@@ -169,7 +169,7 @@ class CatalogReads(Generic[C]):
     def totals(self) -> StateCounts:
         total = self.catalog.total
         for number, queue in self.catalog.frozen.items():
-            if not queue.move.standing.is_seen:  # it counts on the shard where it is
+            if not queue.move.standing.is_seen:  # it counts on the shard that serves it
                 total = [all_ - its for all_, its in zip(total, self.catalog.tallies[number], strict=True)]
         return as_counts(total)
 
@@ -178,17 +178,17 @@ class CatalogReads(Generic[C]):
 
 
 def except_queues(statement: str, numbers: Mapping[int, Queue]) -> str:
-    """Return a statement that passes over the jobs of some queues, if there are any: those that are not served here."""
+    """Return a statement that leaves out the jobs of queues that are not served here, if there are any."""
     if not numbers:
         return statement
     return statement.replace(" where ", f" where queue not in ({', '.join(map(str, numbers))}) and ", 1)
 
 
 def empty_tally() -> Tally:
-    """Return a tally of nothing."""
+    """Return a tally of zeros."""
     return [0] * len(STORED_STATES)
 
 
 def as_counts(tally: Tally) -> StateCounts:
-    """Name the numbers of a tally."""
+    """Return the numbers of a tally with names."""
     return StateCounts(*tally)

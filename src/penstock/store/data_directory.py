@@ -1,4 +1,4 @@
-"""The parts of the store that deal with the file system itself: who may use a directory, and what to do when it is full."""
+"""File system tasks of a store: the lock of its directory, and the reserve for a full disk."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ import msgspec
 from penstock.core.errors import ConfigInvalid, StoreLocked
 from penstock.core.limits import MEBIBYTE
 
-#: Given back to the file system when it is full, so that acknowledgements have room to go on.
+#: Released to the file system when it is full, so that acknowledgements have room.
 BALLAST_BYTES_MAX: Final = 64 * MEBIBYTE
-#: A reserve is at most this share of what is free. After the disk was full, this share of the reserve must be free besides.
+#: A reserve is at most this share of the free space. After the disk was full, this share of the reserve must be free in
+#: addition.
 BALLAST_SHARE: Final = 4
-#: In how many parts it is given back: other programs that fill the disk can take no more than the parts given back so far.
+#: Number of parts in which it is released: other programs that fill the disk can use only the parts released so far.
 BALLAST_PARTS: Final = 32
 #: The smallest part: room for opening the files, or for an acknowledgement.
 BALLAST_PART_BYTES_MIN: Final = MEBIBYTE // 4
-#: What ``st_blocks`` counts.
+#: The unit of ``st_blocks``.
 BLOCK_BYTES: Final = 512
 
 
 class Tenancy(msgspec.Struct, omit_defaults=True):
-    """What the lock file says about the process that used the directory last."""
+    """The contents of the lock file: the state that the last process left in the directory."""
 
     pid: int = 0
-    boot_id: str = ""  #: which start of the machine it ran under
+    boot_id: str = ""  #: the start of the machine under which it ran
     used: bool = False  #: there was data in the directory
-    clean: bool = True  #: all of it was in the main file
+    clean: bool = True  #: all data was in the main file
 
     @property
     def fell(self) -> bool:
-        """Tell whether the machine went down under it, so that what was not on disk is gone."""
+        """Whether the machine went down during its run, so that unsynced data is lost."""
         return self.used and not self.clean and self.boot_id != boot_id()
 
 
 class DirectoryLock:
-    """Makes sure that one process at a time uses a data directory. The kernel frees it, however the process ends."""
+    """Lets only one process at a time use a data directory. The kernel releases it when the process ends, in any way."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "penstock.lock"
@@ -66,45 +67,45 @@ class DirectoryLock:
         self.note(used=self.previous.used, clean=self.previous.clean)
 
     def note(self, *, used: bool, clean: bool) -> None:
-        """Write down what the next process should know: that there is data, and that all of it is in the main file."""
+        """Write the state for the next process: that there is data, and that all of it is in the main file."""
         text = msgspec.json.encode(Tenancy(os.getpid(), boot_id(), used=used, clean=clean)).ljust(120)
-        # A full disk must not keep anybody from starting or stopping.
+        # A full disk must not prevent a start or a stop.
         with contextlib.suppress(OSError):
             os.pwrite(self._fd, text, 0)
             os.fsync(self._fd)
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 class Ballast:
-    """A file that holds disk space in reserve. Parts of it are given back, one at a time, when the disk is full.
+    """A file that reserves disk space. Its parts are released, one at a time, when the disk is full.
 
-    The length of the file is how much is to be held, its blocks are how much is: both survive a restart. ``bytes_max``: most to
-    hold; 0 turns the reserve off.
+    The length of the file is the wanted size of the reserve, its blocks are the actual size: both survive a restart.
+    ``bytes_max``: maximum size; 0 turns the reserve off.
     """
 
     def __init__(self, directory: Path, bytes_max: int = BALLAST_BYTES_MAX) -> None:
         self._path = directory / "ballast"
         self._bytes_max = bytes_max
-        self.bytes = 0  #: held now
-        self.goal = 0  #: to be held; below ``bytes_max`` on a disk that had little room from the beginning
+        self.bytes = 0  #: current size
+        self.goal = 0  #: wanted size; below ``bytes_max`` on a disk that had little room at the first start
 
     @property
     def is_wanted(self) -> bool:
-        """Tell whether there is to be a reserve."""
+        """Whether there should be a reserve."""
         return self._bytes_max > 0
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether the reserve is as large as the settings allow."""
+        """Whether the reserve is as large as the settings allow."""
         return self.bytes >= self._bytes_max
 
     def find(self) -> None:
-        """Look at what an earlier process has left."""
+        """Read the reserve of an earlier process."""
         try:
             found = self._path.stat()
         except FileNotFoundError:
@@ -113,9 +114,9 @@ class Ballast:
         self.bytes = min(found.st_blocks * BLOCK_BYTES, self.goal)
 
     def hold(self) -> bool:
-        """Hold as much as there is room for, and never less than before. False: that is less than the goal.
+        """Reserve as much as there is room for, and never less than before. Returns False if that is less than the goal.
 
-        One part is left free to work with.
+        One part of the space is left free for other writes.
         """
         if not self.is_wanted:
             with contextlib.suppress(OSError):
@@ -138,7 +139,7 @@ class Ballast:
         return self.bytes >= goal
 
     def give_back(self) -> bool:
-        """Give a part of the space back to the file system; False if none is left."""
+        """Release a part of the space to the file system; return False if none is left."""
         if self.bytes == 0:
             return False
         self.bytes = max(0, self.bytes - self._part)
@@ -146,11 +147,11 @@ class Ballast:
         return True
 
     def has_room(self) -> bool:
-        """Tell whether the disk has room for acknowledgements, though perhaps for nothing more."""
+        """Return whether the disk has room for acknowledgements, but possibly not for more."""
         return self._free() >= BALLAST_PART_BYTES_MIN
 
     def has_room_for_jobs(self) -> bool:
-        """Tell whether the disk has so much room that new jobs can be taken again."""
+        """Return whether the disk has enough room to accept new jobs again."""
         return self._free() >= max(self.goal // BALLAST_SHARE, MEBIBYTE)
 
     @property
@@ -161,7 +162,7 @@ class Ballast:
         return free_bytes(self._path.parent)
 
     def _resize_to_goal(self) -> None:
-        """Keep what is held, and the length that says what is to be held: the rest of the file takes up no space."""
+        """Keep the reserved blocks, and the length with the wanted size: the rest of the file takes up no space."""
         with contextlib.suppress(OSError):
             self._resize(self.bytes)
             self._resize(self.goal)
@@ -182,7 +183,7 @@ class Ballast:
 
 
 def prepare_directory(directory: Path) -> None:
-    """Create a data directory, or explain why that is not possible."""
+    """Create a data directory. The error explains why that is not possible."""
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -194,9 +195,9 @@ def prepare_directory(directory: Path) -> None:
 
 
 def why_not_private(directory: Path) -> str:
-    """Return why files of this process are not safe in a directory, with the remedy; empty if it is this user's alone.
+    """Return why files of this process are not safe in a directory, with the remedy; empty if only this user has access.
 
-    A symbolic link is never followed: another user may have put it there, in a directory that several users share.
+    A symbolic link is never followed: another user may have created it, in a directory that several users share.
     """
     found = directory.lstat()
     if stat.S_ISLNK(found.st_mode):
@@ -213,7 +214,7 @@ def why_not_private(directory: Path) -> str:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names of newly created files survive a power cut."""
+    """Make the names of new files survive a power cut."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -222,7 +223,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def boot_id() -> str:
-    """Return what tells this start of the machine from earlier ones; empty where the system does not say."""
+    """Return the identity of this start of the machine; empty where the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -230,6 +231,6 @@ def boot_id() -> str:
 
 
 def free_bytes(directory: Path) -> int:
-    """Return how much a directory's file system has left for us."""
+    """Return how much free space a directory's file system has for this process."""
     usage = os.statvfs(directory)
     return usage.f_bavail * usage.f_frsize

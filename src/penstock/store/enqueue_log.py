@@ -1,11 +1,11 @@
-r"""A server's log of what it has promised to store: the copy on its own disk of everything that is in its enqueue buffer.
+r"""A server's log of answered pushes: the copy of its enqueue buffer on its own disk.
 
-Records are numbered from 1 without gaps and written one after the other into files of bounded size. A record is durable when
-its future is done: many that arrive together share one fsync. What is stored elsewhere is forgotten, a whole file at a time;
-who reads the log after a crash must know from elsewhere up to which number that was (see ``wals`` in the database).
+Records are numbered from 1 without gaps and written one after the other into files of limited size. A record is durable when
+its future is done: many that arrive together share one fsync. Records that are stored in the database are deleted, a whole file
+at a time. After a crash, the database tells the reader up to which number the log is stored (see ``wals`` in the database).
 
-The end of the last file may be torn by a crash: what is cut off there was never answered. A mark beside the log
-(``enqueue_log_mark``) tells that from a log that was cut short, which stops the start. So does damage anywhere else.
+A crash may tear the end of the last file: records that are cut off there were never answered. A mark beside the log
+(``enqueue_log_mark``) distinguishes that from a shortened log, which stops the start. Damage anywhere else stops it, too.
 
 ::
 
@@ -49,7 +49,7 @@ _FULL: Final = "The disk of the enqueue buffer's log is full. Nothing was stored
 
 
 class _DiskFull(OSError):
-    """Nothing was written: there is no room."""
+    """Nothing was written, because the disk is full."""
 
 
 class LogRecord(NamedTuple):
@@ -60,35 +60,36 @@ class LogRecord(NamedTuple):
 
 
 class EnqueueLog:
-    """Read it with ``open``, then ``begin``. One process at a time; ``append`` from one event loop."""
+    """Open it with ``open``, then call ``begin``. One process at a time; call ``append`` from one event loop."""
 
     def __init__(self, directory: Path, identity: str, clock: Clock) -> None:
         self._directory = directory
         self._identity = identity
         self._clock = clock
         self._lock = DirectoryLock(directory)
-        self.number = 0  #: of the log, its own for ever
+        self.number = 0  #: of the log; it never changes
         self.last = 0  #: number of the newest record
-        self.durable = 0  #: and of the newest one that survives a crash
+        self.durable = 0  #: number of the newest record that survives a crash
         self._fd = -1
         self._size = 0
-        self._files: list[tuple[Path, int]] = []  #: each with the number of its last record, as far as it is full
+        self._files: list[tuple[Path, int]] = []  #: each full file with the number of its last record
         self._waiting: list[tuple[bytes, asyncio.Future[None]]] = []
         self._writing: asyncio.Task[None] | None = None
         self.failure: str | None = None
-        self._is_sound = False  #: it failed for want of room only, and holds nothing but what is durable
-        self.mark: enqueue_log_mark.LogMark | None = None  #: what the mark said when the log was opened
+        self._is_sound = False  #: it failed only because the disk was full, and contains only durable records
+        self.mark: enqueue_log_mark.LogMark | None = None  #: the mark at the time when the log was opened
         self._mark_file: enqueue_log_mark.LogMarkFile | None = None
-        self._mark_synced = 0  #: the record that the mark on disk tells of
-        self._needs_mark = False  #: there are files of a version that keeps a mark
-        self._torn: tuple[Path, int] | None = None  #: the last file with records, and where its good part ends
-        self._surplus: list[Path] = []  #: files behind it without a record, to be removed
+        self._mark_synced = 0  #: the record that the mark on disk contains
+        self._needs_mark = False  #: there are files of a version that writes a mark
+        self._torn: tuple[Path, int] | None = None  #: the last file with records, and where its valid part ends
+        self._surplus: list[Path] = []  #: files after it without a record, to be removed
 
     @classmethod
     def open(cls, directory: Path, identity: str, clock: Clock) -> tuple[EnqueueLog, list[LogRecord]]:
-        """Read a log, if there is one; return it with everything that is in it. Nothing is changed before ``begin``.
+        """Open a log, if there is one; return it with all its records. Nothing is changed before ``begin``.
 
-        ``identity``: of the shard it is for. Raises StoreLocked, StoreIncompatible (it is another shard's, or damaged).
+        ``identity``: of the shard it is for. Raises StoreLocked, StoreIncompatible (it belongs to another shard, or is
+        damaged).
         """
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         wal = cls(directory, identity, clock)
@@ -108,12 +109,12 @@ class EnqueueLog:
         filled = [path for path in names if path.stat().st_size > _HEAD.size]
         expected = None
         for path in names:
-            is_last = not filled or path >= filled[-1]  # those behind have no record
+            is_last = not filled or path >= filled[-1]  # the files after it have no record
             data = path.read_bytes()
             if len(data) < _HEAD.size:
                 if not is_last:
                     raise _damaged(path, len(data))
-                self._surplus.append(path)  # it was just being made
+                self._surplus.append(path)  # it was just being created
                 expected = expected or int(path.stem)
                 continue
             self._read_head(path, data)
@@ -123,7 +124,7 @@ class EnqueueLog:
             elif expected != int(path.stem):
                 if not is_last or not _is_torn(data, at - 1):
                     raise _damaged(path, at)
-                self._surplus.append(path)  # the file before it lacks its end, as the mark knows
+                self._surplus.append(path)  # the end of the file before it is missing, which the mark detects
                 continue
             while at < len(data):
                 record = _record_at(data, at)
@@ -150,22 +151,22 @@ class EnqueueLog:
         self._needs_mark = self._needs_mark or magic == _MAGIC
 
     def missing(self, stored: int) -> str | None:
-        """Say what was answered and is lost; None if nothing.
+        """Return a text about answered records that are lost; None if none are.
 
-        ``stored``: up to which number the database has the log that the mark is of.
+        ``stored``: the number up to which the database has the log of the mark.
         """
         has = self.last if self.mark is not None and self.mark.log == self.number else 0
         return enqueue_log_mark.what_is_missing(self.mark, self._identity, has, stored, needs_mark=self._needs_mark)
 
     def check(self, stored: int, *, accept_loss: bool = False) -> bool:
-        """Compare the log with its mark. True if something is missing and ``accept_loss`` allows that; it is logged.
+        """Compare the log with its mark. Returns True if records are missing and ``accept_loss`` allows that; this is logged.
 
-        Raises StoreIncompatible if something is missing.
+        Raises StoreIncompatible if records are missing.
         """
         return enqueue_log_mark.check(self._directory, self.missing(stored), accept_loss=accept_loss)
 
     def begin(self) -> None:
-        """Take records from now on. Raises OSError. On a full disk it takes none, but what is in it can be stored."""
+        """Start to accept records. Raises OSError. On a full disk it accepts none, but its records can be stored."""
         for path in self._surplus:
             path.unlink(missing_ok=True)
         try:
@@ -177,7 +178,7 @@ class EnqueueLog:
             self._fail(error, [], is_sound=True)
 
     def _settle_end(self) -> None:
-        """Cut off what is torn, and sync the rest: what was read may be in the system's memory only."""
+        """Cut off the torn end, and sync the rest: records that were read may be only in the system's memory."""
         if self._torn is not None:
             path, at = self._torn
             log.warning("the end of the log was torn: what cannot be read there is cut off", file=path.name)
@@ -198,13 +199,13 @@ class EnqueueLog:
         return enqueue_log_mark.LogMark(self._identity, self.number, synced, self._clock.now_ms())
 
     def sync_mark(self) -> None:
-        """Make the mark survive a power cut, if it has changed. To be called about once a second."""
+        """Make the mark survive a power cut, if it has changed. Call it about once a second."""
         if self._mark_file is not None and self._mark_synced != self.durable:
             self._mark_synced = self.durable
             self._mark_file.sync()
 
     def _make_file(self) -> tuple[int, Path]:
-        """Make the next file, durably. Until it is used, the old one stays the one that is written to."""
+        """Create the next file, durably. Until it is used, records are written to the old one."""
         path = self._directory / f"{self.durable + 1:020d}.wal"
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -224,7 +225,7 @@ class EnqueueLog:
         self._files.append((path, self.durable))
 
     def begin_anew(self) -> None:
-        """Become another log, with nothing in it: what this one has is stored, and its numbers were used before."""
+        """Become a new, empty log: the records of this one are stored, and its numbers were used before."""
         for path in [path for path, _ in self._files] + self._surplus:
             path.unlink(missing_ok=True)
         self._files = []
@@ -235,7 +236,8 @@ class EnqueueLog:
     def append(self, body: bytes) -> tuple[int, asyncio.Future[None]]:
         """Write a record; return its number, and a future that is done when it is durable.
 
-        Raises StorageFailed if the log takes nothing any more. The future raises OutcomeUnknown if it failed over this record.
+        Raises StorageFailed if the log accepts no records any more. The future raises OutcomeUnknown if writing this record
+        failed.
         """
         if self.failure is not None:
             raise StorageFailed(f"The log of the enqueue buffer cannot be written ({self.failure}).")
@@ -277,9 +279,9 @@ class EnqueueLog:
             self._writing = None
 
     def _fail(self, error: OSError, waiting: list[tuple[bytes, asyncio.Future[None]]], *, is_sound: bool = False) -> None:
-        """Take nothing any more until the next start, or, if it is sound, until there is room.
+        """Accept no records until the next start or, if the log is sound, until there is room.
 
-        Where it is not sound, what was being written may or may not be there.
+        If it is not sound, the records that were being written may or may not be in it.
         """
         self.failure, self._is_sound = str(error), is_sound
         log.error("the log of the enqueue buffer cannot be written; what comes is stored directly", error=str(error))
@@ -289,12 +291,12 @@ class EnqueueLog:
         self._waiting = []
 
     def revive(self) -> None:
-        """Take records again after the disk was full, if it has room for a new file now."""
+        """Accept records again after the disk was full, if there is room for a new file now."""
         if self.failure is None or not self._is_sound or self._writing is not None:
             return
         if free_bytes(self._directory) < 2 * limits.wal_file_bytes:
             return
-        self.last = self.durable  # those behind were refused
+        self.last = self.durable  # the later ones were refused
         try:
             self._begin_file()
         except OSError:
@@ -303,13 +305,13 @@ class EnqueueLog:
         log.info("the log of the enqueue buffer can be written again")
 
     def _put_and_mark(self, data: bytes, last: int) -> None:
-        """Write and sync records, then note in the mark that they are on disk. ``last``: number of the last of them."""
+        """Write and sync records, then record in the mark that they are on disk. ``last``: number of the last of them."""
         self._put(data)
         if self._mark_file is not None:
             self._mark_file.write(self._mark_at(last))
 
     def _put(self, data: bytes) -> None:
-        """Write and sync. Raises OSError; _DiskFull if there was no room, and the file is as it was before."""
+        """Write and sync. Raises OSError; _DiskFull if there was no room, and the file is unchanged."""
         view = memoryview(data)
         try:
             while view:
@@ -324,20 +326,23 @@ class EnqueueLog:
         self._size += len(data)
 
     def forget(self, number: int) -> None:
-        """Forget everything up to a number: it is stored. A file goes when all of it is; the last one stays."""
+        """Delete the records up to a number, because they are stored.
+
+        A file is deleted when all its records are; the last file stays.
+        """
         while len(self._files) > 1 and self._files[0][1] <= number:
             path, _ = self._files.pop(0)
             path.unlink(missing_ok=True)
 
     async def close(self, *, is_stored: bool = False) -> None:
-        """Finish what was begun, and let go. ``is_stored``: nothing in it is needed any more."""
+        """Finish pending writes, and close the log. ``is_stored``: no record in it is needed any more."""
         if self._writing is not None:
             await asyncio.gather(self._writing, return_exceptions=True)
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
         if self._mark_file is not None:
-            if is_stored:  # before the files go: afterwards nobody may miss them
+            if is_stored:  # before the files are deleted: after that their records must not count as missing
                 self._mark_file.write(self._mark_at(0))
             self._mark_file.sync()
             self._mark_file.close()
@@ -356,7 +361,7 @@ def _damaged(path: Path, at: int) -> StoreIncompatible:
 
 
 def _record_at(data: bytes, at: int) -> LogRecord | None:
-    """Read a record; None if there is no good one."""
+    """Read a record; None if it is not valid."""
     if at + _RECORD.size > len(data):
         return None
     length, checksum, number = _RECORD.unpack_from(data, at)
@@ -367,5 +372,5 @@ def _record_at(data: bytes, at: int) -> LogRecord | None:
 
 
 def _is_torn(data: bytes, at: int) -> bool:
-    """Tell whether no good record begins behind a place: then that is where a crash has cut off the file."""
+    """Return whether no valid record begins after a position: then a crash has cut off the file there."""
     return all(_record_at(data, place) is None for place in range(at + 1, min(len(data), at + limits.wal_search_bytes)))

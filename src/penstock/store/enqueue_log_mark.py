@@ -1,7 +1,7 @@
-"""The mark of the enqueue buffer's log: which record was synced last, known independently of the log.
+"""The mark of the enqueue buffer's log: the number of the last synced record, stored outside the log.
 
-A log that was cut short looks like one whose end was torn by a crash. The mark tells them apart: what is torn was never synced,
-so it was never answered. Records that the database has are not missed, whatever has become of their files.
+A shortened log looks like one whose end was torn by a crash. The mark distinguishes them: a torn record was never synced, so
+it was never answered. Records that the database has never count as missing, in any state of their files.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _CAUSES: Final = (
     "of it was put back."
 )
 _NO_MARK: Final = (
-    "penstock.mark is missing or damaged, and the log of the enqueue buffer was not closed: it cannot be told whether the log "
+    "penstock.mark is missing or damaged, and the log of the enqueue buffer was not closed: it is unknown whether the log "
     "is complete. Copy penstock.mark along with the other files, or stop the server before you copy them."
 )
 
 
 class LogMark(NamedTuple):
-    """What the mark says."""
+    """The contents of the mark."""
 
     identity: str  #: of the shard the log is for
     log: int  #: number of the log
@@ -51,13 +51,13 @@ class LogMarkFile(SyncMarkFile):
 
     @classmethod
     def open(cls, directory: Path, mark: LogMark) -> Self:
-        """Make the file, or take over the one that is there; note a mark durably. Raises OSError."""
+        """Create the file, or open the existing one; write a mark durably. Raises OSError."""
         file = cls(directory / MARK_NAME)
         file._begin(_pack(mark))
         return file
 
     def write(self, mark: LogMark) -> None:
-        """Note what is on disk. A mark that cannot be written stays behind, which is safe, and is logged once."""
+        """Record what is on disk. If the mark cannot be written, it stays behind, which is safe, and is logged once."""
         self._note(_pack(mark))
 
 
@@ -66,7 +66,7 @@ def _pack(mark: LogMark) -> bytes:
 
 
 def read(directory: Path) -> LogMark | None:
-    """Return the newest mark of a log's directory; None if there is none that can be read."""
+    """Read the newest mark of a log's directory; None if no mark can be read."""
     note = read_note(directory / MARK_NAME, LogMarkFile.magic, _NOTE.size)
     if note is None:
         return None
@@ -75,7 +75,7 @@ def read(directory: Path) -> LogMark | None:
 
 
 def check(directory: Path, missing: str | None, *, accept_loss: bool) -> bool:
-    """True if something is missing and ``accept_loss`` allows that; it is logged. Else raises StoreIncompatible."""
+    """Return True if records are missing and ``accept_loss`` allows that; it is logged. Otherwise raise StoreIncompatible."""
     if missing is None:
         return False
     if not accept_loss:
@@ -85,10 +85,10 @@ def check(directory: Path, missing: str | None, *, accept_loss: bool) -> bool:
 
 
 def what_is_missing(mark: LogMark | None, identity: str, has: int, stored: int, *, needs_mark: bool) -> str | None:
-    """Say in sentences what a log has lost, or may have lost; None if nothing.
+    """Return sentences about records that a log has lost, or may have lost; None if it lost none.
 
-    ``identity``: of the shard. ``has``: number of the newest record of the mark's log that can be read. ``stored``: up to which
-    number the database has that log. ``needs_mark``: there are files of a version that keeps a mark.
+    ``identity``: of the shard. ``has``: number of the newest readable record of the mark's log. ``stored``: the number up to
+    which the database has that log. ``needs_mark``: there are files of a version that writes a mark.
     """
     if mark is None:
         return _NO_MARK if needs_mark else None

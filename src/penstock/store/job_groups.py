@@ -1,4 +1,7 @@
-"""What the stores share about job groups: which groups a transaction has changed, and how many of their jobs may be claimed."""
+"""Code for job groups that the stores share.
+
+The groups that a transaction has changed, and how many of their jobs may be claimed.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.core.group_limits import GroupDefaults, Room
     from penstock.core.queue import QueueSettings
 
-#: Number of its queue, and name.
+#: Number of the queue, and name of the group.
 Group = tuple[int, str]
 
 #: The columns of a group's limits, in the order of the fields.
@@ -20,7 +23,7 @@ FIELDS: Final = ", ".join(GroupLimits.__struct_fields__)
 
 
 class JobGroupChanges:
-    """The groups that one transaction changes. ``settings`` returns those of a queue."""
+    """The groups that one transaction changes. ``settings`` returns the settings of a queue."""
 
     def __init__(self, settings: Callable[[int], QueueSettings]) -> None:
         self._settings = settings
@@ -28,11 +31,11 @@ class JobGroupChanges:
         self._claimed: dict[Group, int] = {}
 
     def touch(self, queue: int, group: str) -> None:
-        """Note that a job of a group was written, or the limits of the group."""
+        """Record that a job of a group was written, or the limits of the group."""
         self._touched.add((queue, group))
 
     def claimed(self, queue: int, group: str) -> None:
-        """Note that a job of a group was claimed. It must be noted by ``touch``, too."""
+        """Record that a job of a group was claimed. ``touch`` must be called, too."""
         if self._settings(queue).limits_groups:
             self._claimed[queue, group] = self._claimed.get((queue, group), 0) + 1
 
@@ -45,9 +48,9 @@ class JobGroupChanges:
 def limits_after(
     stored: GroupLimits | None, steady_ms: int, claimed: int, defaults: GroupDefaults | None
 ) -> tuple[GroupLimits | None, Room]:
-    """Apply time and ``claimed`` more jobs to the limits of a group, None if nothing was set of it.
+    """Apply time and ``claimed`` more jobs to the limits of a group, None if the group has no limits.
 
-    Returns the limits to be written, None if they are what is stored; and how many jobs of the group may be claimed now.
+    Returns the limits to be written, None if they equal the stored ones; and how many jobs of the group may be claimed now.
     """
     if stored is None and defaults is None:
         return None, ROOM_DEFAULT

@@ -1,4 +1,4 @@
-"""The journal as one namespace sees it: what other namespaces did is passed over without being decoded."""
+"""Pages of the journal for one namespace: events of other namespaces are skipped without being decoded."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import msgspec
 from penstock.core import limits
 from penstock.store.contract import JournalBlock, JournalPage
 
-#: Stands for an event of another namespace, so that the numbers of the events behind it stay right. No kind has the number 0.
+#: Replaces an event of another namespace, so that the numbers of the following events stay right. No kind has the number 0.
 FOREIGN: Final = (0, 0, 0, None)
 
 
 class _Head(msgspec.Struct, array_like=True, gc=False):
-    """The beginning of an event. The decoder passes over the rest of it."""
+    """The beginning of an event. The decoder skips the rest of it."""
 
     kind: int
     queue: int
@@ -29,9 +29,9 @@ _event: Final = msgspec.msgpack.Decoder(list[object]).decode
 
 
 class PageReader:
-    """Makes a page of blocks that are given one after the other, from the one that holds the number ``seq`` on.
+    """Makes a page of consecutive blocks, from the one that contains the number ``seq`` on.
 
-    ``bytes_max``: how much of the namespace's events is decoded for it, as they are stored; at least one event.
+    ``bytes_max``: how many bytes of the namespace's events are decoded, in stored form; at least one event.
     """
 
     def __init__(self, seq: int, namespace: str, bytes_max: int) -> None:
@@ -43,10 +43,10 @@ class PageReader:
         self._read_bytes = 0
         self._read_blocks = 0
         self._found: list[JournalBlock] = []
-        self.is_full = False  #: no further block should be given
+        self.is_full = False  #: no further block should be added
 
     def add(self, first: int, count: int, at: int, body: bytes) -> None:
-        """Take a block: the number of its first event, how many events it has, its time, and its body."""
+        """Add a block: the number of its first event, its number of events, its time, and its body."""
         self._first = self._first or first
         self._read_bytes += len(body)
         self._read_blocks += 1
@@ -55,7 +55,7 @@ class PageReader:
             self.is_full = True
 
     def _look(self, first: int, count: int, at: int, body: bytes) -> int:
-        """Keep what is the namespace's. Return the number of the event to go on with."""
+        """Keep the events of the namespace. Return the number of the event at which to continue."""
         queues, raw = _split(body)
         own = {number for number, (namespace, _) in queues.items() if namespace == self._namespace}
         without = {number for number, (namespace, _) in queues.items() if not namespace}
@@ -71,7 +71,7 @@ class PageReader:
             if pieces is None:
                 pieces = _pieces(raw)
             events[index] = _event(pieces[index])
-            if first + index < self._seq:  # the one before the first: a retry is told by the failure in front of it
+            if first + index < self._seq:  # the event before the first one: the failure before a retry describes the retry
                 continue
             found = True
             self._room -= len(memoryview(pieces[index]))
@@ -84,5 +84,5 @@ class PageReader:
         return first + len(events)
 
     def page(self) -> JournalPage:
-        """Return the page. It is the last one if nobody has said that it is full."""
+        """Return the page. It is the last one if no block has filled it."""
         return JournalPage(self._first, self._next, self._found, is_last=not self.is_full)

@@ -1,6 +1,6 @@
-"""All shards as one, for whoever only reads. A queue lives on one shard; lists and sums go over all of them.
+"""All shards as one store, for reads. A queue is on one shard; lists and sums include all shards.
 
-A shard that is down is left out of what has to be asked for, and ``down`` says so; what is in memory is still known.
+A shard that is down is left out of queries, and ``down`` reports it; data in memory is still available.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ class ShardedStore:
     def __init__(self, shards: Sequence[Store]) -> None:
         self.shards = tuple(shards)
         self.capabilities: Capabilities = shards[0].capabilities
-        self.has_moved = False  #: the number in an id does not say for sure on which shard its job is
-        self._settled: int | None = None  #: over how many shards queues are spread; None while they are being moved
-        self._found: dict[int, int] = {}  #: shards of jobs that are not where their ids say; a hint
+        self.has_moved = False  #: the number in an id may not be the shard of its job
+        self._settled: int | None = None  #: number of shards with queues; None while they are being moved
+        self._found: dict[int, int] = {}  #: shards of jobs that are not on the shard in their ids; a hint
         for shard in shards:
             shard.when_moved.append(self._look_around)
         self._look_around()
 
-    # Where things are.
+    # Locations.
 
     @property
     def layouts(self) -> list[Layout]:
-        """What the shards say of themselves, as far as they have been reached."""
+        """The layouts of the shards, as far as they have been reached."""
         return [shard.layout for shard in self.shards if shard.layout is not None]
 
     def _look_around(self) -> None:
@@ -64,14 +64,14 @@ class ShardedStore:
 
     @property
     def is_moving(self) -> bool:
-        """Tell whether queues are on their way to other shards."""
+        """Whether queues are being moved between shards."""
         return self._settled is None
 
     def place_of(self, key: QueueKey) -> int:
         """Return the number of the shard of a queue.
 
-        During a rebalance its old place decides. It has the queue, unless it says where that has moved to, or has done its part
-        of the rebalance: then the queue is at its new place.
+        During a rebalance its old place decides. That shard has the queue, unless it records that the queue has moved, or
+        has finished its part of the rebalance: then the queue is at its new place.
         """
         if self._settled is not None:
             return shard_for(key, self._settled)
@@ -93,22 +93,22 @@ class ShardedStore:
         return self.shards[self.place_of(key)]
 
     def guess(self, job_id: int) -> int | None:
-        """Return the number of the shard on which a job probably is; None if there is no such shard."""
+        """Return the number of the probable shard of a job; None if there is no such shard."""
         number = self._found.get(job_id, shard_of(job_id)) if self._found else shard_of(job_id)
         return number if number < len(self.shards) else None
 
     async def locate(
         self, ids: Sequence[int], may: Callable[[QueueKey], bool] | None = None
     ) -> dict[int, tuple[int, Standing]]:
-        """Find out on which shards jobs are, and how it stands with their queues. Those that are nowhere are left out.
+        """Find the shards of jobs, and the state of the moves of their queues. Jobs that are on no shard are left out.
 
-        ``may``: whether jobs of a queue may be known; those that may not be are left out, too.
-        They are looked for twice: one may be on its way from a shard that was asked too late to one that was asked too early.
-        Raises StorageFailed if a shard that may have them cannot be asked.
+        ``may``: whether the client may access jobs of a queue; jobs that it may not access are left out, too. The search
+        runs twice: a job may move from a shard that was queried too late to one that was queried too early. Raises
+        StorageFailed if a shard that may have them cannot be queried.
         """
         found: dict[int, tuple[int, Standing]] = {}
         wanted, failure = list(ids), None
-        shards = self.shards[: max((each.needed for each in self.layouts), default=None)]  # a spare one has none
+        shards = self.shards[: max((each.needed for each in self.layouts), default=None)]  # a spare shard has none
         for _ in range(2):
             answers = await asyncio.gather(*(shard.job_places(wanted) for shard in shards), return_exceptions=True)
             for number, places in enumerate(answers):
@@ -123,7 +123,7 @@ class ShardedStore:
                         if standing.is_seen:
                             found[job_id] = number, standing
                             self._note(job_id, number)
-                        elif standing is Standing.ARRIVING:  # it is here in a moment
+                        elif standing is Standing.ARRIVING:  # it arrives soon
                             found.setdefault(job_id, (number, standing))
             wanted = [job_id for job_id in ids if job_id not in found]
             if not wanted:
@@ -133,7 +133,7 @@ class ShardedStore:
         return found
 
     async def shards_of(self, ids: Sequence[int], may: Callable[[QueueKey], bool] | None = None) -> dict[int, int]:
-        """Return the shard of each job. One that is nowhere would be where its id says. Raises QueueMoving, StorageFailed.
+        """Return the shard of each job; for an unknown job, the shard in its id. Raises QueueMoving, StorageFailed.
 
         ``may``: see ``locate``.
         """
@@ -146,16 +146,16 @@ class ShardedStore:
 
     @property
     def spread(self) -> int:
-        """Over how many shards names are spread. Raises QueueMoving while the shards do not agree on it."""
+        """Number of shards that names are spread over. Raises QueueMoving while the shards do not agree on it."""
         numbers = {each.shards for each in self.layouts} or {len(self.shards)}
         if len(numbers) > 1:
             raise QueueMoving
         return numbers.pop()
 
     async def name_places(self, namespace: str, names: Sequence[str]) -> dict[str, int]:
-        """Find out on which shards jobs with these names are. They are looked for twice, like in ``locate``.
+        """Find the shards of jobs with these names. The search runs twice, as in ``locate``.
 
-        Raises StorageFailed if not all were found, and a shard that may have them cannot be asked.
+        Raises StorageFailed if not all were found, and a shard that may have them cannot be queried.
         """
         found: dict[str, int] = {}
         for _ in range(2):
@@ -185,11 +185,11 @@ class ShardedStore:
 
     @property
     def journals(self) -> tuple[Store, ...]:
-        """Each shard's journal is its own."""
+        """The journals of all shards; each shard has its own."""
         return self.shards
 
     def down(self) -> list[str]:
-        """Return what is wrong with which shards."""
+        """Return the shards that are down, with the reasons."""
         return [
             f"shard {number}: {status.error}"
             for number, status in enumerate(shard.status() for shard in self.shards)
@@ -197,7 +197,7 @@ class ShardedStore:
         ]
 
     def status(self) -> StoreStatus:
-        """Sum up how the shards are doing: writable as long as one of them is."""
+        """Return the combined state of the shards: writable as long as one of them is."""
         each = [shard.status() for shard in self.shards]
         since = [status.since_ms for status in each if status.since_ms is not None]
         reserves = [status.reserve_bytes for status in each if status.reserve_bytes is not None]
@@ -255,7 +255,7 @@ class ShardedStore:
         return next(iter(await self.jobs_named(namespace, ref)), None)
 
     async def jobs_named(self, namespace: str, name: str) -> list[tuple[Job, Payload]]:
-        """Read the jobs that carry a producer's own id: one per shard at most. Raises StorageFailed if there may be more."""
+        """Read the jobs with a custom id: at most one per shard. Raises StorageFailed if there may be more."""
         answers = await self._ask(*(shard.job_get(namespace, name) for shard in self._up()))
         found = [each for each in answers if each is not None]
         if self.has_moved and found:
@@ -265,11 +265,14 @@ class ShardedStore:
         return found
 
     async def name_find(self, namespace: str, names: Sequence[str]) -> dict[str, int]:
-        """Find the ids of jobs by their producers' own ids. Raises StorageFailed if not all were found and some may be."""
+        """Find the ids of jobs by their custom ids.
+
+        Raises StorageFailed if not all were found and some may be on a shard that is down.
+        """
         answers = await self._ask(*(shard.name_find(namespace, names) for shard in self._up()))
         found = {name: job_id for answer in answers for name, job_id in answer.items()}
         if len(found) < len(set(names)) and self.down():
-            raise StorageFailed(f"Not all shards could be asked ({'; '.join(self.down())}). Retry in a moment.")
+            raise StorageFailed(f"Not all shards could be queried ({'; '.join(self.down())}). Retry in a moment.")
         return found
 
     async def job_select(self, selection: Selection) -> list[Place]:
@@ -316,14 +319,14 @@ class ShardedStore:
 
     async def cron_list(self, namespace: str) -> list[CronRecord]:
         found = await self._ask(*(shard.cron_list(namespace) for shard in self._up()))
-        by_name = {cron.key.name: cron for crons in found for cron in crons}  # one that is being moved is on two
+        by_name = {cron.key.name: cron for crons in found for cron in crons}  # a cron that is being moved is on two shards
         return [by_name[name] for name in sorted(by_name)]
 
     def cron_count(self) -> int:
         return sum(shard.cron_count() for shard in self.shards)
 
     def webhook_list(self) -> list[WebhookRecord]:
-        """Return all webhooks. Each shard delivers its own events, so what they have delivered is added up."""
+        """Return all webhooks. Each shard delivers its own events, so the numbers of deliveries are added up."""
         by_id: dict[int, WebhookRecord] = {}
         for shard in self.shards:
             for webhook in shard.webhook_list():
@@ -334,17 +337,17 @@ class ShardedStore:
     def webhook_find(self, webhook_id: int) -> WebhookRecord | None:
         return next((each for each in self.webhook_list() if each.id == webhook_id), None)
 
-    # Parts.
+    # Helpers.
 
     def _up(self) -> list[Store]:
         return [shard for shard in self.shards if shard.status().writable]
 
     def _not_all(self) -> StorageFailed:
-        return StorageFailed(f"Not all shards could be asked ({'; '.join(self.down())}). Retry in a moment.")
+        return StorageFailed(f"Not all shards could be queried ({'; '.join(self.down())}). Retry in a moment.")
 
     @staticmethod
     async def _ask(*questions: Awaitable[T]) -> list[T]:
-        """Ask several shards at once. What one of them cannot answer is left out; if none can, the first reason is raised."""
+        """Query several shards at once. Failed queries are left out; if all fail, the first error is raised."""
         answers = await asyncio.gather(*questions, return_exceptions=True)
         failures = [answer for answer in answers if isinstance(answer, StorageFailed)]
         if len(failures) == len(answers) > 0:
@@ -356,7 +359,7 @@ class ShardedStore:
 
 
 def add_up(one: WebhookRecord, other: WebhookRecord) -> WebhookRecord:
-    """Return a webhook as it has done on two shards together."""
+    """Return a webhook with the sums of its deliveries on two shards."""
     return msgspec.structs.replace(
         one,
         enabled=one.enabled or other.enabled,

@@ -1,10 +1,10 @@
-"""A small file beside a log that says how far the log was on disk, known independently of the log.
+"""A small file beside a log that contains how much of the log was on disk, stored outside the log.
 
-Two copies take turns, in blocks of their own, each with a number and a checksum: a write that is torn leaves the one before.
-The file has its full size from the beginning, so that a note is one ``pwrite`` of about a microsecond. ``sync`` is called about
-once a second.
+Two copies are written in turns, in separate blocks, each with a number and a checksum: after a torn write the previous one
+remains. The file has its full size from the beginning, so that a record is one ``pwrite`` of about a microsecond. ``sync``
+is called about once a second.
 
-A mark is a lower bound, always: it is written after the fsync it tells of.
+A mark is always a lower bound: it is written after its fsync.
 """
 
 from __future__ import annotations
@@ -27,27 +27,28 @@ log = structlog.get_logger("penstock.store")
 MARK_NAME: Final = "penstock.mark"
 #: How long a mark may be in the system's memory only.
 SYNC_EVERY_MS: Final = 1_000
-_HEAD = struct.Struct(">8sQ")  #: which kind of mark it is, and its number; behind it the note and the checksum
+_HEAD = struct.Struct(">8sQ")  #: the kind of the mark, and its number; then follow the record and the checksum
 _CHECKSUM = struct.Struct(">I")
 _SLOT_BYTES: Final = 4_096
 _SLOTS: Final = 2
 
-# A write into the system's memory takes about a microsecond. ``os.pwrite`` gives up the interpreter's lock meanwhile, and while
-# the event loop is busy the thread waits up to 5 ms to get it back, with every answer of its group. PyDLL keeps the lock.
+# A write into the system's memory takes about a microsecond. ``os.pwrite`` releases the interpreter's lock meanwhile, and
+# while the event loop is busy the thread waits up to 5 ms to get it back, with every answer of its group. PyDLL keeps the
+# lock.
 _PWRITE: Final = ctypes.PyDLL(None, use_errno=True).pwrite
 _PWRITE.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int64)
 _PWRITE.restype = ctypes.c_ssize_t
 
 
 def write_at(fd: int, data: bytes, offset: int) -> None:
-    """Write bytes into a file without giving up the interpreter's lock. Raises OSError."""
+    """Write bytes into a file without releasing the interpreter's lock. Raises OSError."""
     if _PWRITE(fd, data, len(data), offset) != len(data):
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
 
 
 class SyncMarkFile:
-    """Opened once; written by the thread that syncs the log. ``magic``: 8 bytes that tell kinds of marks apart."""
+    """Opened once; written by the thread that syncs the log. ``magic``: 8 bytes that identify the kind of the mark."""
 
     magic: ClassVar[bytes]
 
@@ -58,7 +59,7 @@ class SyncMarkFile:
         self._failed = False
 
     def sync(self) -> None:
-        """Make what was noted survive a power cut."""
+        """Make the newest record survive a power cut."""
         try:
             self._sync()
         except OSError as error:
@@ -71,7 +72,7 @@ class SyncMarkFile:
             self._fd = -1
 
     def _begin(self, note: bytes) -> None:
-        """Make the file, or take over the one that is there; note something durably. Raises OSError."""
+        """Create the file, or open the existing one; write a record durably. Raises OSError."""
         self._serial = max((serial for serial, _ in _slots(self._path, self.magic, len(note))), default=0)
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -84,7 +85,7 @@ class SyncMarkFile:
             raise
 
     def _note(self, note: bytes) -> None:
-        """Note something. A mark that cannot be written stays behind, which is safe, and is logged once."""
+        """Write a record. If the mark cannot be written, it stays behind, which is safe, and is logged once."""
         try:
             self._put(note)
         except OSError as error:
@@ -109,7 +110,7 @@ class SyncMarkFile:
 
 
 def read_note(path: Path, magic: bytes, size: int) -> bytes | None:
-    """Return the newest note of a file; None if there is none that can be read. ``size``: of a note, in bytes."""
+    """Return the newest record of a file; None if no record can be read. ``size``: of a record, in bytes."""
     found = max(_slots(path, magic, size), default=None)
     return None if found is None else found[1]
 

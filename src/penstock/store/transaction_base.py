@@ -1,4 +1,4 @@
-"""The half of a transaction that is in memory, whichever store it is of: queues, counts, events, and how to take it back."""
+"""The part of a transaction that is in memory, for every store: queues, counts, events, and how to undo their changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TransactionBase(Generic[C]):
-    """Base of the transactions of stores. What it changes in the catalog at once is undone by ``_take_back``."""
+    """Base of the transactions of stores. ``_take_back`` undoes its immediate changes of the catalog."""
 
     _catalog: C
 
@@ -27,10 +27,10 @@ class TransactionBase(Generic[C]):
         self._deltas: dict[int, Tally] = {}
         self._undo: list[Callable[[], None]] = []
         self._removed: dict[int, Queue] = {}
-        self._moved = False  #: a queue or the layout is not what it was
+        self._moved = False  #: a queue or the layout has changed
 
     async def clock_mark(self) -> None:
-        """Nothing to do, unless a store says otherwise."""
+        """Do nothing, unless a store overrides this."""
 
     @property
     def ready_lists(self) -> ReadyLists | None:
@@ -41,7 +41,7 @@ class TransactionBase(Generic[C]):
         return None
 
     def _take_back(self) -> None:
-        """Make the catalog what it was before."""
+        """Restore the previous catalog."""
         for undo in reversed(self._undo):
             undo()
 
@@ -76,7 +76,7 @@ class TransactionBase(Generic[C]):
     def journal(self, events: Sequence[Event]) -> None:
         self._events += events
 
-    # For the verbs of the stores.
+    # Helpers for the operations of the stores.
 
     def _tally(self, queue: int) -> Tally:
         tally = self._deltas.get(queue)
@@ -103,7 +103,7 @@ class TransactionBase(Generic[C]):
         self._undo.append(undo)
 
     def _check_home(self, key: QueueKey) -> None:
-        """Raise QueueMoving for a queue that must not be made here, because another shard has it or will have it."""
+        """Raise QueueMoving for a queue that must not be created here, because another shard has it or will have it."""
         layout = self._catalog.layout
         if key in self._catalog.away_by_key or (layout is not None and not layout.takes(key)):
             raise QueueMoving

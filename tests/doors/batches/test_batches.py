@@ -474,7 +474,7 @@ def test_of_several_messages_those_that_are_refused_are_named(topic: Topic, path
     first, second = topic.enqueue(topic.item(), topic.item())
     assert topic.taken(1) == [first]
     refusals = several(topic, path, {"id": second, **topic.where}, {"id": first, **topic.where})
-    text = f"Message {second} is waiting: nobody has it in hand. Dequeue it first."
+    text = f"Message {second} is waiting: no consumer has it. Dequeue it first."
     assert refusals == [{"id": second, "error": text, "code": "wrong_state"}]
     assert topic.taken() == [second], "and the first was taken care of"
 
@@ -494,7 +494,7 @@ def test_several_failures_have_errors_of_their_own(topic: Topic) -> None:
 def test_words_about_what_is_not_there_or_was_not_taken_are_refused(topic: Topic, path: str) -> None:
     assert refused(topic.tell(path, 123456789012345678)) == (404, unknown(123456789012345678))
     (item_id,) = topic.enqueue(topic.item())
-    waiting = f"Message {item_id} is waiting: nobody has it in hand. Dequeue it first."
+    waiting = f"Message {item_id} is waiting: no consumer has it. Dequeue it first."
     assert refused(topic.tell(path, item_id)) == (400, waiting)
     elsewhere = Topic(topic.http)
     assert topic.taken() == [item_id]

@@ -243,7 +243,7 @@ def test_answers_are_bounded(client: httpx2.Client, world: World) -> None:
     window: dict[str, Any] = {"from": world.business.end - 9_000 * MINUTE, "to": world.business.end, "step": "1m"}
     status, text = refused(client, "/insights/backlog", **window)
     assert status == 400
-    assert f"at most {limits.insight_json_rows_max} are told at once (insight_rows_max)" in text
+    assert f"at most {limits.insight_json_rows_max} are returned (insight_rows_max)" in text
     assert len(ask(client, "backlog", limit=7, **window)["rows"]) == 7
     reply = client.get("/insights/backlog", params=window, headers={"X-Namespace": "*", "Accept": ARROW})
     assert table_of(reply.content).num_rows == 27_000

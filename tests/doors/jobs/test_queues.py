@@ -238,7 +238,7 @@ def test_a_dead_letter_whose_unique_key_is_taken_is_refused(api: Api) -> None:
     dead = api.dead(uniqueKey="k")
     api.push(uniqueKey="k")
     status, error = api.refused("POST", "{q}/dlq/retry", {"jobId": dead})
-    assert (status, error) == (400, "Another live job has this job's uniqueKey.")
+    assert (status, error) == (400, "Another unfinished job has this job's uniqueKey.")
 
 
 # Limits.

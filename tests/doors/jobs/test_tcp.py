@@ -62,8 +62,10 @@ def test_what_is_not_a_command_is_answered_and_the_connection_goes_on(client: Tc
     assert client.read() == {"ok": False, "error": "Invalid command format", "code": "invalid_input"}
     client.socket.sendall(frame({"reqId": "1"}))
     assert client.read() == {"ok": False, "error": "Invalid command", "code": "invalid_input", "reqId": "1"}
-    client.socket.sendall(frame({"cmd": 5}))
-    assert client.read() == {"ok": False, "error": "Invalid command", "code": "invalid_input"}
+    names: tuple[object, ...] = (5, [], {})
+    for name in names:
+        client.socket.sendall(frame({"cmd": name}))
+        assert client.read() == {"ok": False, "error": "Invalid command", "code": "invalid_input"}
     client.ok("Ping")
 
 

@@ -163,7 +163,8 @@ def test_a_subscription_is_cumulative_and_can_be_taken_back(server: ServerProces
 
 def test_what_is_not_a_command_is_refused(server: ServerProcess) -> None:
     with ear(server) as events:
-        for text, error in (("{", "Invalid JSON"), ("[1]", "Invalid command"), ('{"reqId":"7"}', "Invalid command")):
+        refused = ("[1]", '{"reqId":"7"}', '{"cmd":5}', '{"cmd":[]}', '{"cmd":{}}')
+        for text, error in (("{", "Invalid JSON"), *((each, "Invalid command") for each in refused)):
             events.socket.send(text)
             assert events.receive()["error"] == error
         assert events.ask("Nonsense", reqId=5) == {

@@ -118,7 +118,7 @@ async def test_a_job_cannot_come_back_to_life_while_another_has_its_unique_key(e
     await claim_job(engine)
     await fail(engine, job)
     other = await push(engine, unique_key="k")
-    with pytest.raises(WrongState, match="Another live job has this job's uniqueKey"):
+    with pytest.raises(WrongState, match="Another unfinished job has this job's uniqueKey"):
         await move(engine, job, Arrow.REVIVE)
     assert await state(engine, job) is State.DEAD
     await move(engine, other, Arrow.CANCEL)

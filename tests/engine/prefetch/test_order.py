@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.core import limits
+from penstock.engine.prefetch.commands import Abandon, Look
 from penstock.store.postgres.transaction import PostgresTransaction
 from tests.engine.prefetch.test_ready_cache import fast, heat, ids, take_fast
 from tests.support.engines import claim_all, push
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.core.job import Job, Payload
     from penstock.core.queue import Queue
     from penstock.engine.engine import Engine
+    from penstock.engine.jobs.claim import Claim
     from tests.support.redis import OwnRedis
 
     Pair = tuple[Engine, Engine]
@@ -164,3 +166,27 @@ async def test_who_waits_at_a_queue_whose_list_is_lost_is_served(pair: Pair, red
     await until(lambda: b.room.size)
     job = await push(a)
     assert ids(await waiting) == [job.id]
+
+
+async def test_a_lost_list_is_not_made_anew_before_its_jobs_are_back(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server finds that a queue has a list; before it asks the list, the list is given up. Its jobs come first."""
+    a, b = pair
+    expected = await heat(a, 70)
+    taken = await take_fast(a, 10)
+    # The server that has handed out jobs records them only when the other one has gone as far as it can.
+    hurried: list[int] = []
+    monkeypatch.setattr(fast(a).daemon, "hurry", hurried.append)
+    take_over = fast(b)._take_over
+    found: list[tuple[Queue, list[Claim]]] = []
+    monkeypatch.setattr(fast(b), "_take_over", lambda queue, claims: found.append((queue, claims)))
+    pull = asyncio.ensure_future(claim_all(b, 1))
+    await until(lambda: found)
+    assert await a.run(Abandon(0))
+    for engine in pair:
+        await engine.run(Look())
+    monkeypatch.undo()
+    take_over(*found[0])
+    await until(lambda: pull.done() or fast(b)._recovery._held)
+    assert hurried == [1]
+    fast(a).daemon.hurry(1)
+    assert ids(taken + await pull) == ids(expected[:11])

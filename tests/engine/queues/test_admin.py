@@ -200,7 +200,7 @@ async def test_what_is_interrupted_says_how_far_it_got(engine: Engine, monkeypat
     await push_many(engine, MANY)
     run = engine.run
     monkeypatch.setattr(engine, "run", lambda command: run(command) if engine.store.totals().waiting > 900 else _broken())
-    with pytest.raises(PartlyDone, match=r"Interrupted after \d+ jobs, the others are untouched: Storage failed") as raised:
+    with pytest.raises(PartlyDone, match=r"Interrupted after \d+ jobs, the others are unchanged: Storage failed") as raised:
         await admin.drain(engine, QUEUE)
     done = int(str(raised.value).split()[2])
     assert engine.store.totals() == StateCounts(waiting=MANY - done)

@@ -220,7 +220,7 @@ async def test_without_the_home_of_a_name_only_that_name_is_refused(
         raise StorageFailed("it is down")
 
     monkeypatch.setattr(down, "run", refuse)
-    with pytest.raises(StorageFailed, match="Shard 2 looks after this jobId"):
+    with pytest.raises(StorageFailed, match="Shard 2 has the reservation of this jobId"):
         await push(fleet, queue=QUEUES[0], job_id=names[2])
     await push(fleet, queue=QUEUES[0], job_id=names[1])
     await push(fleet, queue=QUEUES[0])

@@ -33,7 +33,7 @@ ACME = {"X-Namespace": "acme"}
 #: Where acme is counted when there are two shards, and a queue on each.
 HOME = fnv1a32("acme") % 2
 HERE, THERE = (next(name for name in "abcdef" if shard_for(QueueKey("acme", name), 2) == at) for at in (HOME, 1 - HOME))
-ALONE, TOGETHER = "this one lets pass its share", "quotas are counted over all servers again"
+ALONE, TOGETHER = "this server admits its share", "quotas are counted over all servers again"
 
 
 @pytest.fixture

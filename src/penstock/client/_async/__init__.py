@@ -1,1 +1,1 @@
-"""The asynchronous client. ``penstock.client._sync`` is made from this by ``make sdk``; change this one."""
+"""The asynchronous client. ``make sdk`` generates ``penstock.client._sync`` from it; edit this one."""

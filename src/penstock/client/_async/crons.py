@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class AsyncCrons:
-    """Crons of a namespace, by name. Made by the client: ``client.crons``."""
+    """The crons of a namespace, by name. An attribute of the client: ``client.crons``."""
 
     def __init__(self, transport: AsyncTransport) -> None:
         self._send = transport.send
@@ -46,14 +46,15 @@ class AsyncCrons:
         timeout: Duration | None = None,  # noqa: ASYNC109, of its jobs
         **options: Unpack[CronOptions],
     ) -> Cron:
-        """Add a cron, or change the one of that name; doing it at each start of a program is fine.
+        """Add a cron, or change the one with this name. A program may do this at each start.
 
-        ``schedule``: five or six fields, or ``@daily`` and its kin; or ``every``, an interval. ``timezone``: an IANA name, UTC.
-        ``limit``: jobs in all. ``immediately``: a new cron has its first tick at once. ``prevent_overlap``: skip a tick while
-        the job before lives. ``skip_missed``: leave out ticks nobody was there for. Everything else is for its jobs.
+        ``schedule``: five or six fields, or ``@daily`` and similar names; or ``every``, an interval. ``timezone``: an IANA
+        name; UTC. ``limit``: number of jobs in all. ``immediately``: a new cron has its first tick at once.
+        ``prevent_overlap``: skip a tick while the previous job is unfinished. ``skip_missed``: skip ticks that were missed
+        while no server ran. All other options are for its jobs.
 
-        ``queue``: where its jobs go, or a task: then to that task's queue. ``data``: what they carry; of a cron that calls a
-        task, ``task.data(…)``, and the options of the task are those of the jobs, unless they are given here.
+        ``queue``: the queue of its jobs, or a task, whose queue is used. ``data``: the payload of its jobs. For a cron that
+        calls a task: ``task.data(…)``; its jobs have the options of the task, unless they are given here.
         """
         if not isinstance(queue, str):
             data = queue.data() if data is None else data
@@ -95,5 +96,5 @@ class AsyncCrons:
         return await self._send(ApiCall("GET", path("/crons/{}", name), replies.CRON))
 
     async def delete(self, name: str) -> None:
-        """Remove a cron; its jobs stay. Raises NotFound."""
+        """Remove a cron. Its jobs stay. Raises NotFound."""
         await self._send(ApiCall("DELETE", path("/crons/{}", name), nothing, already=(404,)))

@@ -1,4 +1,4 @@
-"""The jobs door, queue by queue: counts and listings, pausing and emptying, dead letters, limits and rules."""
+"""The jobs door, queue by queue: counts and lists, pausing and emptying, dead letters, limits and settings."""
 
 from __future__ import annotations
 
@@ -15,46 +15,46 @@ if TYPE_CHECKING:
 
 
 class AsyncQueues:
-    """Queues of jobs. Made by the client: ``client.queues``."""
+    """Queues of jobs. An attribute of the client: ``client.queues``."""
 
     def __init__(self, transport: AsyncTransport) -> None:
         self._send = transport.send
 
-    # Looking.
+    # Inspecting.
 
     async def names(self) -> list[str]:
         """Return the names of all queues of the namespace."""
         return await self._send(ApiCall("GET", "/queues", replies.QUEUES))
 
     async def jobs(self, queue: str, state: str | None = None, *, limit: int = 100, offset: int = 0) -> list[Job]:
-        """Return jobs, oldest first. ``state``: one, or several separated by commas; all. ``limit``: 10,000 at most."""
+        """Return jobs, oldest first. ``state``: one, or several separated by commas; all states. ``limit``: 10,000 at most."""
         params = query(state=state, limit=limit, offset=offset)
         return await self._send(ApiCall("GET", queue_path("/queues/{}/jobs/list", queue), replies.JOBS, params=params))
 
     async def counts(self, queue: str) -> Counts:
-        """Return how many jobs are in each state."""
+        """Return the number of jobs in each state."""
         return await self._send(ApiCall("GET", queue_path("/queues/{}/counts", queue), replies.COUNTS))
 
     async def count(self, queue: str) -> int:
-        """Return how many jobs are waiting, delayed or active."""
+        """Return the number of jobs that are waiting, delayed or active."""
         return await self._send(ApiCall("GET", queue_path("/queues/{}/count", queue), replies.COUNT))
 
     async def priority_counts(self, queue: str) -> dict[int, int]:
-        """Return how many waiting and delayed jobs there are per priority."""
+        """Return the number of waiting and delayed jobs for each priority."""
         return await self._send(ApiCall("GET", queue_path("/queues/{}/priority-counts", queue), replies.PRIORITY_COUNTS))
 
     # Pausing and emptying.
 
     async def is_paused(self, queue: str) -> bool:
-        """Tell whether a queue hands out nothing for now."""
+        """Return whether a queue is paused."""
         return await self._send(ApiCall("GET", queue_path("/queues/{}/paused", queue), replies.PAUSED))
 
     async def pause(self, queue: str) -> None:
-        """Hand out nothing until ``resume``. Who has a job keeps it."""
+        """Deliver no jobs until ``resume``. Leases that exist stay valid."""
         await self._send(ApiCall("POST", queue_path("/queues/{}/pause", queue), nothing))
 
     async def resume(self, queue: str) -> None:
-        """Hand out jobs again."""
+        """Deliver jobs again."""
         await self._send(ApiCall("POST", queue_path("/queues/{}/resume", queue), nothing))
 
     async def drain(self, queue: str) -> int:
@@ -62,11 +62,11 @@ class AsyncQueues:
         return await self._send(ApiCall("POST", queue_path("/queues/{}/drain", queue), replies.COUNT))
 
     async def obliterate(self, queue: str) -> None:
-        """Remove a queue with all its jobs, whatever state they are in."""
+        """Remove a queue with all its jobs, whatever their state."""
         await self._send(ApiCall("POST", queue_path("/queues/{}/obliterate", queue), nothing))
 
     async def clean(self, queue: str, *, older_than: Duration = 0, state: str | None = None, limit: int = 1000) -> Cleaned:
-        """Remove jobs that are older. ``state``: completed, failed, …; waiting and delayed. ``limit``: how many at most."""
+        """Remove old jobs. ``state``: completed, failed, …; waiting and delayed. ``limit``: the largest number of jobs."""
         fields = body(grace=duration_ms(older_than, "older_than"), state=state, limit=limit)
         return await self._send(ApiCall("POST", queue_path("/queues/{}/clean", queue), replies.CLEANED, fields))
 
@@ -78,7 +78,7 @@ class AsyncQueues:
         return await self._send(call)
 
     async def retry_completed(self, queue: str, job_id: str | None = None) -> int:
-        """Run a completed job again, or all; return how many."""
+        """Run a completed job again, or all of them; return how many."""
         fields = body(id=job_id)
         return await self._send(
             ApiCall("POST", queue_path("/queues/{}/retry-completed", queue), replies.COUNT, fields, repeatable=False)
@@ -87,47 +87,47 @@ class AsyncQueues:
     # Dead letters.
 
     async def dlq(self, queue: str, count: int = 100) -> list[Job]:
-        """Return dead jobs, with ``reason`` and ``failed_at``. They stay where they are."""
+        """Return dead letters, with ``reason`` and ``failed_at``. They stay where they are."""
         return await self._send(ApiCall("GET", queue_path("/queues/{}/dlq", queue), replies.JOBS, params=query(count=count)))
 
     async def retry_dlq(self, queue: str, job_id: str | None = None, *, count: int | None = None) -> int:
-        """Bring back a dead job, or the oldest ``count``, or all; return how many."""
+        """Move a dead letter back to its queue, or the oldest ``count``, or all; return how many."""
         fields = body(jobId=job_id, count=count)
         call = ApiCall("POST", queue_path("/queues/{}/dlq/retry", queue), replies.COUNT, fields, repeatable=count is None)
         return await self._send(call)
 
     async def purge_dlq(self, queue: str) -> int:
-        """Remove all dead jobs; return how many."""
+        """Remove all dead letters; return how many."""
         return await self._send(ApiCall("POST", queue_path("/queues/{}/dlq/purge", queue), replies.COUNT))
 
-    # Limits and rules.
+    # Limits and settings.
 
     async def rate_limit(self, queue: str) -> int | None:
-        """Return how many jobs per second are handed out at most; None: there is no limit."""
+        """Return the limit of jobs delivered per second; None: there is no limit."""
         return await self._send(ApiCall("GET", queue_path("/queues/{}/rate-limit", queue), replies.LIMIT))
 
     async def set_rate_limit(self, queue: str, limit: int) -> None:
-        """Hand out at most so many jobs per second."""
+        """Set the limit of jobs delivered per second."""
         await self._send(ApiCall("PUT", queue_path("/queues/{}/rate-limit", queue), nothing, body(limit=limit)))
 
     async def clear_rate_limit(self, queue: str) -> None:
-        """Hand out jobs as fast as they are asked for."""
+        """Remove the limit of jobs delivered per second."""
         await self._send(ApiCall("DELETE", queue_path("/queues/{}/rate-limit", queue), nothing))
 
     async def concurrency(self, queue: str) -> int | None:
-        """Return how many jobs may be active at once; None: there is no limit."""
+        """Return the limit of jobs that are active at once; None: there is no limit."""
         return await self._send(ApiCall("GET", queue_path("/queues/{}/concurrency", queue), replies.LIMIT))
 
     async def set_concurrency(self, queue: str, limit: int) -> None:
-        """Let at most so many jobs be active at once, over all workers."""
+        """Set the limit of jobs that are active at once, over all workers."""
         await self._send(ApiCall("PUT", queue_path("/queues/{}/concurrency", queue), nothing, body(limit=limit)))
 
     async def clear_concurrency(self, queue: str) -> None:
-        """Let any number of jobs be active."""
+        """Remove the limit of jobs that are active at once."""
         await self._send(ApiCall("DELETE", queue_path("/queues/{}/concurrency", queue), nothing))
 
     async def stall_config(self, queue: str) -> StallSettings:
-        """Return when a silent worker loses its job."""
+        """Return the settings that decide when a job without heartbeats counts as stalled."""
         return await self._send(ApiCall("GET", queue_path("/queues/{}/stall-config", queue), replies.STALL))
 
     async def set_stall_config(
@@ -139,7 +139,7 @@ class AsyncQueues:
         max_stalls: int | None = None,
         grace_period: Duration | None = None,
     ) -> None:
-        """Change when a silent worker loses its job; what is not given stays."""
+        """Change when a job without heartbeats counts as stalled; settings that are not given stay."""
         fields = body(
             enabled=enabled,
             stallInterval=None if stall_interval is None else duration_ms(stall_interval, "stall_interval"),
@@ -149,7 +149,7 @@ class AsyncQueues:
         await self._send(ApiCall("PUT", queue_path("/queues/{}/stall-config", queue), nothing, fields))
 
     async def dlq_config(self, queue: str) -> DlqSettings:
-        """Return what becomes of dead jobs."""
+        """Return the settings for dead letters."""
         return await self._send(ApiCall("GET", queue_path("/queues/{}/dlq-config", queue), replies.DLQ))
 
     async def set_dlq_config(
@@ -162,7 +162,7 @@ class AsyncQueues:
         max_age: Duration | None = None,
         max_entries: int | None = None,
     ) -> None:
-        """Change what becomes of dead jobs; what is not given stays."""
+        """Change the settings for dead letters; settings that are not given stay."""
         interval = None if auto_retry_interval is None else duration_ms(auto_retry_interval, "auto_retry_interval")
         fields = body(
             autoRetry=auto_retry,

@@ -1,4 +1,4 @@
-"""Sends calls over HTTP, again where that is safe and may help, and reads the answers."""
+"""Send calls over HTTP, retry them where that is safe and may help, and read the answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class AsyncTransport:
         )
 
     async def send(self, call: ApiCall[T]) -> T:
-        """Make a call. Raises ApiError if the server refuses, ConnectionFailed if it does not answer."""
+        """Make a call. Raises ApiError if the server refuses it, ConnectionFailed if it does not answer."""
         settings = self.settings
         attempts = Attempts(call, settings.retry_for, settings.connect_timeout)
         connect = max(SHORTEST_CONNECT_S, min(settings.connect_timeout, settings.timeout))  # for one try

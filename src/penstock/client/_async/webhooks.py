@@ -1,4 +1,4 @@
-"""Webhooks of the jobs door: URLs that are told what happens to jobs."""
+"""Webhooks of the jobs door: URLs to which the server sends events of jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class AsyncWebhooks:
-    """Webhooks of a namespace. Made by the client: ``client.webhooks``."""
+    """Webhooks of a namespace. An attribute of the client: ``client.webhooks``."""
 
     def __init__(self, transport: AsyncTransport) -> None:
         self._send = transport.send
@@ -23,8 +23,8 @@ class AsyncWebhooks:
     async def add(self, url: str, events: Sequence[str], *, queue: str | None = None, secret: str | None = None) -> str:
         """Register a URL and return the webhook's id.
 
-        ``events``: any of pushed, started, completed, failed, progress, stalled. ``queue``: only this one; all. ``secret``:
-        what is sent is signed with it.
+        ``events``: any of pushed, started, completed, failed, progress, stalled. ``queue``: only events of this queue; all
+        queues. ``secret``: the key with which requests to the URL are signed.
         """
         fields = body(url=url, events=list(events), queue=queue, secret=secret)
         return await self._send(ApiCall("POST", "/webhooks", replies.WEBHOOK_ID, fields, repeatable=False))
@@ -38,5 +38,5 @@ class AsyncWebhooks:
         await self._send(ApiCall("DELETE", path("/webhooks/{}", webhook_id), nothing, already=(404,)))
 
     async def enable(self, webhook_id: str, *, enabled: bool = True) -> None:
-        """Switch a webhook on, or off. Raises NotFound."""
+        """Enable a webhook, or disable it. Raises NotFound."""
         await self._send(ApiCall("PUT", path("/webhooks/{}/enabled", webhook_id), nothing, body(enabled=enabled)))

@@ -1,4 +1,4 @@
-"""Workers that are registered, for people and crons to see. ``Worker`` does this by itself."""
+"""Registered workers, for people and crons to see. ``Worker`` registers itself automatically."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class AsyncWorkers:
-    """Registered workers of a namespace. Made by the client: ``client.workers``."""
+    """Registered workers of a namespace. An attribute of the client: ``client.workers``."""
 
     def __init__(self, transport: AsyncTransport) -> None:
         self._send = transport.send
@@ -36,7 +36,7 @@ class AsyncWorkers:
         hostname: str | None = None,
         pid: int | None = None,
     ) -> str:
-        """Register a worker and return its id. With a ``worker_id`` it can be done again."""
+        """Register a worker and return its id. With a ``worker_id`` it can be repeated."""
         fields = body(
             name=name, queues=list(queues), concurrency=concurrency, workerId=worker_id, hostname=hostname, pid=pid
         )
@@ -46,10 +46,10 @@ class AsyncWorkers:
     async def heartbeat(
         self, worker_id: str, *, active_jobs: int | None = None, processed: int | None = None, failed: int | None = None
     ) -> bool:
-        """Say that a worker is alive, and what it does; False: the server does not know it, register again."""
+        """Report that a worker is alive, and its counts. False: the server does not know the worker; register it again."""
         fields = body(activeJobs=active_jobs, processed=processed, failed=failed)
         return await self._send(ApiCall("POST", path("/workers/{}/heartbeat", worker_id), replies.HEARD, fields))
 
     async def unregister(self, worker_id: str) -> None:
-        """Forget a worker. Raises NotFound."""
+        """Remove a worker from the list. Raises NotFound."""
         await self._send(ApiCall("DELETE", path("/workers/{}", worker_id), nothing, already=(404,)))

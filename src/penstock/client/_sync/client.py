@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 
 class Client(Messaging):
-    """Talks to a server.
+    """A client of one server.
 
     Messages are its own methods (``publish``, ``consume``, ``ack``, …); jobs are ``jobs`` (``push``, ``pull``, …),
     ``queues``, ``crons``, ``events``, ``webhooks`` and ``workers``. Close it, or use it as a context manager.
 
-    ``url``: ``http://host:6790``. ``api_key`` is sent as ``X-Api-Key``, ``token`` as a bearer token. ``namespace``: whose jobs
-    are meant; ``default``. ``timeout``: how long to wait for an answer, beyond what a call waits on purpose; 30 s.
-    ``retry_for``: for how long a call is tried again while the server is busy, or its answers get lost; 30 s, 0 for not at all.
-    ``connect_timeout``: for how long a call tries to connect before it fails; 5 s, and never longer than ``retry_for``.
-    ``ca``: PEM file with the authorities to trust instead of the system's. ``cert``: PEM file with the certificate that the
-    client shows, and its key, or a pair of files; for servers that ask for one (``tls_client_ca_file``). ``verify``: False, or
-    an ``ssl.SSLContext`` instead of both.
+    ``url``: ``http://host:6790``. ``api_key`` is sent as ``X-Api-Key``, ``token`` as a bearer token. ``namespace``: the
+    namespace of the jobs; ``default``. ``timeout``: how long to wait for an answer, beyond the time for which a call waits
+    on purpose; 30 s. ``retry_for``: for how long a call is tried again while the server is busy, or its answers are lost; 30
+    s, 0 for no retries. ``connect_timeout``: for how long a call tries to connect before it fails; 5 s, and never longer
+    than ``retry_for``. ``ca``: PEM file with the certificate authorities to trust instead of the system's. ``cert``: PEM
+    file with the client's certificate and key, or a pair of files; for servers that require one (``tls_client_ca_file``).
+    ``verify``: False, or an ``ssl.SSLContext`` instead of both.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Client(Messaging):
 
     @classmethod
     def from_settings(cls, settings: _settings.Settings) -> Self:
-        """Return a client that talks to a server like another one: ``Client.from_settings(client.settings)``."""
+        """Return a client with the settings of another client: ``Client.from_settings(client.settings)``."""
         return cls(
             settings.url,
             api_key=settings.api_key,
@@ -91,7 +91,7 @@ class Client(Messaging):
 
     @classmethod
     def from_env(cls) -> Self:
-        """Return a client of the server that PENSTOCK_URL names, with the other variables of the SDK."""
+        """Return a client of the server in PENSTOCK_URL, with the other environment variables of the SDK."""
         return cls.from_settings(_settings.from_environment())
 
     def close(self) -> None:

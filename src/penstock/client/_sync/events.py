@@ -1,5 +1,5 @@
 # Made from _async/events.py by make sdk. Change that one.
-"""Live events of the jobs door: what happens to jobs and queues, while it happens."""
+"""Live events of the jobs door: changes of jobs and queues, as they happen."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from penstock.client._sync.transport import Transport
     from penstock.client.models import Event
 
-#: The server says something every 30 s, if only a comment; who hears nothing for this long, in seconds, comes back.
+#: The server sends an event or a comment every 30 s. After this time without any, in seconds, the client reconnects.
 SILENCE_S = 90.0
 
 
 class Events:
-    """Events. Made by the client: ``client.events``."""
+    """Events. An attribute of the client: ``client.events``."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     def follow(self, queue: str | None = None, *, after: str | None = None) -> Iterator[Event]:
-        """Yield what happens, for ever: in one queue, or in all of the namespace.
+        """Yield events without end: of one queue, or of all queues of the namespace.
 
-        ``after``: the ``id`` of the last event that is known, or ``"0"`` for all that are kept; only what comes, unless given.
-        A lost connection is made anew, and goes on after the last event with an id.
+        ``after``: the ``id`` of the last event already received, or ``"0"`` for all events that are kept; new events only,
+        unless given. After a lost connection, it connects again and continues after the last event with an id.
         """
         where = "/events" if queue is None else queue_path("/events/queues/{}", queue)
         call = ApiCall("GET", where, nothing)

@@ -1,5 +1,5 @@
 # Made from _async/jobs.py by make sdk. Change that one.
-"""The jobs door, job by job: push, pull, settle, look up, intervene."""
+"""The jobs door, job by job: push, pull, settle, inspect, change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Jobs:
-    """Jobs. Made by the client: ``client.jobs``."""
+    """Jobs. An attribute of the client: ``client.jobs``."""
 
     def __init__(self, transport: Transport) -> None:
         self._send = transport.send
@@ -29,11 +29,11 @@ class Jobs:
     # Producers.
 
     def push(self, queue: str, data: Any = None, **options: Unpack[JobOptions]) -> str:
-        """Push a job and return its id. ``data`` is anything that JSON can say.
+        """Push a job and return its id. ``data`` is any JSON value.
 
-        A job without a ``job_id`` gets one here, so that a push whose answer was lost is sent again without making two. One
-        with ``remove_on_complete`` or ``remove_on_fail`` is not sent again, because the server may have done and forgotten it
-        by then: ConnectionFailed with ``outcome_unknown``.
+        A job without a ``job_id`` gets one here, so that a push whose answer was lost can be sent again without creating two
+        jobs. A job with ``remove_on_complete`` or ``remove_on_fail`` is not sent again, because the server may have finished
+        and removed it by then: ConnectionFailed with ``outcome_unknown``.
         """
         fields = job_fields(data, options, named=True)
         where, again = queue_path("/queues/{}/jobs", queue), is_remembered([fields])
@@ -42,7 +42,7 @@ class Jobs:
     def push_many(self, queue: str, jobs: Iterable[Any], **options: Unpack[JobOptions]) -> list[str]:
         """Push up to 10,000 jobs, all or none, and return their ids in order.
 
-        ``jobs`` are payloads or ``NewJob``s; ``options`` are for all, those of a ``NewJob`` go before. Sent again
+        ``jobs`` are payloads or ``NewJob``s. ``options`` are for all jobs; those of a ``NewJob`` take precedence. Retried
         like ``push``.
         """
         new = [
@@ -62,10 +62,10 @@ class Jobs:
     def pull(
         self, queue: str, *, wait: Duration | None = None, lease: Duration | None = None, owner: str | None = None
     ) -> Job | None:
-        """Take a job, with the ``token`` of its lease; None if there is none.
+        """Claim a job, with the ``token`` of its lease; None if no job is ready.
 
-        ``wait``: for how long to wait for one, up to 60 s; not at all. ``lease``: how long it is yours without a sign of
-        life; the queue's rule, 30 s. ``owner``: who you are, for people to read.
+        ``wait``: for how long to wait for a job, up to 60 s; no wait. ``lease``: how long the lease lasts without a
+        heartbeat; the queue's setting, 30 s. ``owner``: a name for the holder of the lease, for people to read.
         """
         jobs = self.pull_many(queue, 1, wait=wait, lease=lease, owner=owner)
         return jobs[0] if jobs else None
@@ -80,7 +80,7 @@ class Jobs:
         owner: str | None = None,
         wait_id: str | None = None,
     ) -> list[Job]:
-        """Take up to ``count`` (1 to 1,000) jobs: as many as are ready, waiting for the first. Arguments as for ``pull``.
+        """Claim up to ``count`` (1 to 1,000) jobs: as many as are ready, waiting for the first. Arguments as for ``pull``.
 
         ``wait_id``: a name for this wait, for ``stop_waiting``.
         """
@@ -92,29 +92,30 @@ class Jobs:
         return self._send(call)
 
     def stop_waiting(self, wait_id: str) -> int:
-        """End the pulls that wait with this ``wait_id``: they are answered without a job. Return how many there were.
+        """End the pulls that wait with this ``wait_id``: they are answered without a job. Return the number of these pulls.
 
-        Cancelling a pull hangs up, and a job that becomes ready before the server notices that is leased to nobody.
+        Cancelling a pull closes the connection. A job that becomes ready before the server notices that is leased, but no
+        worker receives it.
         """
         return self._send(ApiCall("POST", "/jobs/stop-waiting", replies.COUNT, body(waitId=wait_id)))
 
     def ack(self, job: Job | str, result: Any = None, *, token: str | None = None) -> None:
-        """Say that a job is done. ``token`` is the lease's; that of ``job`` if it was pulled. Raises LeaseLost."""
+        """Acknowledge a job. ``token``: of the lease; that of ``job`` if it was pulled. Raises LeaseLost."""
         job_id, token = _held(job, token)
         call = ApiCall("POST", path("/jobs/{}/ack", job_id), nothing, body(result=result, token=token), settles=True)
         try:
             self._send(call)
         except LeaseLost as error:
-            # The answer to an earlier try was lost: if that one counted, or the job is gone, all is well.
+            # The answer to an earlier try was lost. If that try counted, or the job is removed, the ack has succeeded.
             if not error.repeated or self.state(job_id) not in ("completed", "unknown"):
                 raise
 
     def ack_many(
         self, jobs: Sequence[Job | str], results: Sequence[Any] | None = None, *, tokens: Sequence[str | None] | None = None
     ) -> Batch:
-        """Say that up to 10,000 jobs are done; ``results`` and ``tokens`` are matched by position.
+        """Acknowledge up to 10,000 jobs; ``results`` and ``tokens`` are matched by position.
 
-        Returns how many were, and why the others were not. Raises LeaseLost if none of them was.
+        Returns how many were acknowledged, and why the others were not. Raises LeaseLost if none was.
         """
         ids, held = _all_held(jobs, tokens)
         fields = body(ids=ids, tokens=held, results=None if results is None else list(results))
@@ -130,10 +131,10 @@ class Jobs:
         stack: Sequence[str] | None = None,
         token: str | None = None,
     ) -> None:
-        """Say that an attempt failed: the job is tried again after its backoff, or dead if this was its last attempt.
+        """Report a failed attempt: the job is tried again after its backoff, or is dead if this was its last attempt.
 
-        ``final``: it is dead in any case. ``retry_in``: how long to wait, in place of the backoff. ``stack``: where it failed,
-        line by line. Raises LeaseLost.
+        ``final``: it is dead in any case. ``retry_in``: how long to wait, instead of the backoff. ``stack``: the stack
+        trace, line by line. Raises LeaseLost.
         """
         job_id, token = _held(job, token)
         delay = None if retry_in is None else duration_ms(retry_in, "retry_in")
@@ -147,10 +148,10 @@ class Jobs:
     def release(
         self, jobs: Sequence[Job | str], *, delay: Duration | None = None, tokens: Sequence[str | None] | None = None
     ) -> Batch:
-        """Give back jobs that were not begun: ready at once, at their old place, and no attempt is counted.
+        """Release jobs that were not started: they are ready at once, at their old place, and no attempt is counted.
 
-        ``delay``: they are ready so much later, at the back, because you cannot do them and another worker may. Such a job
-        says in ``deferred_since`` since when that goes on.
+        ``delay``: they are ready after this time, at the back of the queue, because this worker cannot run them and another
+        one may. Such a job has in ``deferred_since`` the time of its first release of this kind.
         """
         ids, held = _all_held(jobs, tokens)
         fields = body(ids=ids, tokens=held, delay=None if delay is None else duration_ms(delay, "delay"))
@@ -159,9 +160,9 @@ class Jobs:
     def held(
         self, jobs: Sequence[Job | str], *, wait: Duration | None = None, tokens: Sequence[str | None] | None = None
     ) -> Batch:
-        """Ask which of up to 10,000 jobs are still yours: ``errors`` says which are not. It renews no lease.
+        """Check which of up to 10,000 leases are still valid: ``errors`` lists the lost ones. Renews no lease.
 
-        ``wait``: for how long to wait, up to 60 s, until one is cancelled or discarded; not at all.
+        ``wait``: for how long to wait, up to 60 s, until one of the jobs is cancelled or discarded; no wait.
         """
         ids, held = _all_held(jobs, tokens)
         wait_ms = 0 if wait is None else duration_ms(wait, "wait")
@@ -169,18 +170,18 @@ class Jobs:
         return self._send(ApiCall("POST", "/jobs/held-batch", replies.BATCH, fields, wait_ms=wait_ms))
 
     def heartbeat(self, job: Job | str, *, lease: Duration | None = None, token: str | None = None) -> None:
-        """Say that you are still at it: the lease ends its own length, or ``lease``, from now. Raises LeaseLost."""
+        """Renew a lease: it ends after its own length, or ``lease``, from now. Raises LeaseLost."""
         job_id, token = _held(job, token)
         fields = body(token=token, duration=None if lease is None else duration_ms(lease, "lease"))
         self._send(ApiCall("POST", path("/jobs/{}/heartbeat", job_id), nothing, fields, settles=True))
 
     def heartbeat_many(self, jobs: Sequence[Job | str], *, tokens: Sequence[str | None] | None = None) -> Batch:
-        """The same for up to 10,000 jobs. ``errors`` says which are not yours any more. Raises LeaseLost if none is."""
+        """Renew up to 10,000 leases. ``errors`` lists the lost ones. Raises LeaseLost if none is valid."""
         ids, held = _all_held(jobs, tokens)
         return self._send(ApiCall("POST", "/jobs/heartbeat-batch", replies.ALIVE, body(ids=ids, tokens=held), settles=True))
 
     def extend(self, job: Job | str, lease: Duration, *, token: str | None = None) -> None:
-        """Let the lease end ``lease`` from now. Raises LeaseLost."""
+        """Set the end of a lease to ``lease`` from now. Raises LeaseLost."""
         job_id, token = _held(job, token)
         fields = body(duration=duration_ms(lease, "lease"), token=token)
         self._send(ApiCall("POST", path("/jobs/{}/extend-lock", job_id), nothing, fields, settles=True))
@@ -188,47 +189,47 @@ class Jobs:
     def extend_many(
         self, jobs: Sequence[Job | str], lease: Duration | None = None, *, tokens: Sequence[str | None] | None = None
     ) -> int:
-        """Let leases end ``lease`` from now, or each its own length; return how many were."""
+        """Set the ends of leases to ``lease`` from now, or each to its own length; return how many were extended."""
         ids, held = _all_held(jobs, tokens)
         durations = None if lease is None else [duration_ms(lease, "lease")] * len(ids)
         fields = body(ids=ids, tokens=held, durations=durations)
         return self._send(ApiCall("POST", "/jobs/extend-locks", replies.COUNT, fields, settles=True))
 
     def progress(self, job: Job | str, progress: int, message: str | None = None, *, token: str | None = None) -> None:
-        """Say how far a job is, from 0 to 100. Counts as a heartbeat. Raises LeaseLost."""
+        """Report the progress of a job, from 0 to 100. Counts as a heartbeat. Raises LeaseLost."""
         job_id, token = _held(job, token)
         fields = body(progress=progress, message=message, token=token)
         self._send(ApiCall("POST", path("/jobs/{}/progress", job_id), nothing, fields, settles=True))
 
-    # Looking.
+    # Inspecting.
 
     def get(self, job_id: str) -> Job:
         """Return a job, by its id or ``job_id``. Raises NotFound."""
         return self._send(ApiCall("GET", path("/jobs/{}", job_id), replies.JOB))
 
     def state(self, job_id: str) -> str:
-        """Return the state of a job; ``unknown`` if there is no such job."""
+        """Return the state of a job; ``unknown`` if it does not exist."""
         return self._send(ApiCall("GET", path("/jobs/{}/state", job_id), replies.STATE))
 
     def result(self, job_id: str) -> Any:
-        """Return what the worker of a job answered; None if there is no result (yet). See also ``wait``."""
+        """Return the result of a job; None if there is no result (yet). See also ``wait``."""
         return self._send(ApiCall("GET", path("/jobs/{}/result", job_id), replies.RESULT))
 
     def get_progress(self, job_id: str) -> Progress:
-        """Return how far a job is. Raises NotFound."""
+        """Return the progress of a job. Raises NotFound."""
         return self._send(ApiCall("GET", path("/jobs/{}/progress", job_id), replies.PROGRESS))
 
     def wait(self, job_id: str, timeout: Duration = 30.0) -> Waited:
         """Wait until a job has completed, up to ``timeout`` (10 minutes at most). Raises NotFound.
 
-        Not ``completed`` also comes at once if the job is dead.
+        If the job is dead, it returns at once, with ``completed`` False.
         """
         wait_ms = duration_ms(timeout, "timeout")
         call = ApiCall("POST", path("/jobs/{}/wait", job_id), replies.WAITED, body(timeout=wait_ms), wait_ms=wait_ms)
         return self._send(call)
 
     def children(self, job_id: str, *, limit: int | None = None, offset: int | None = None) -> dict[str, Any]:
-        """Return what the jobs that a job needs have answered, by their ids. Raises NotFound."""
+        """Return the results of the jobs on which a job depends, by their ids. Raises NotFound."""
         params = query(limit=limit, offset=offset)
         return self._send(ApiCall("GET", path("/jobs/{}/children", job_id), replies.CHILDREN, params=params))
 
@@ -236,7 +237,7 @@ class Jobs:
         """Return the log of a job, up to 100 lines. Raises NotFound."""
         return self._send(ApiCall("GET", path("/jobs/{}/logs", job_id), replies.LOGS))
 
-    # Intervening.
+    # Changing.
 
     def log(self, job_id: str, message: str, level: Literal["info", "warn", "error"] = "info") -> None:
         """Add a line to the log of a job."""
@@ -248,7 +249,7 @@ class Jobs:
         self._send(ApiCall("DELETE", path("/jobs/{}/logs", job_id), nothing))
 
     def cancel(self, job_id: str) -> None:
-        """Remove a job, in whatever state it is. A worker of this SDK that has it notices within a second. Raises NotFound."""
+        """Remove a job, whatever its state. A worker of this SDK that runs it notices within a second. Raises NotFound."""
         self._send(ApiCall("DELETE", path("/jobs/{}", job_id), nothing, already=(404,)))
 
     def update(self, job_id: str, data: Any) -> None:
@@ -264,16 +265,16 @@ class Jobs:
         self._send(ApiCall("POST", path("/jobs/{}/promote", job_id), nothing))
 
     def set_delay(self, job_id: str, delay: Duration) -> None:
-        """Let a delayed job be ready ``delay`` from now."""
+        """Set the due time of a delayed job to ``delay`` from now."""
         self._send(ApiCall("PUT", path("/jobs/{}/delay", job_id), nothing, body(delay=duration_ms(delay, "delay"))))
 
     def postpone(self, job_id: str, delay: Duration) -> None:
-        """Put off an active job: it is ready again ``delay`` from now, and no attempt is counted."""
+        """Postpone an active job: it is ready again ``delay`` from now, and no attempt is counted."""
         fields = body(delay=duration_ms(delay, "delay"))
         self._send(ApiCall("POST", path("/jobs/{}/move-to-delayed", job_id), nothing, fields))
 
     def discard(self, job_id: str) -> None:
-        """Send a job to the dead letters."""
+        """Move a job to the dead letters."""
         self._send(ApiCall("POST", path("/jobs/{}/discard", job_id), nothing))
 
 
@@ -283,7 +284,7 @@ def _held(job: Job | str, token: str | None) -> tuple[str, str | None]:
 
 
 def _all_held(jobs: Sequence[Job | str], tokens: Sequence[str | None] | None) -> tuple[list[str], list[str | None] | None]:
-    """Return the ids and tokens of several."""
+    """Return the ids and tokens of several jobs that are held."""
     if tokens is not None and len(tokens) != len(jobs):
         raise ValueError("tokens must have as many items as jobs")
     held = [_held(job, None if tokens is None else tokens[place]) for place, job in enumerate(jobs)]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Messaging:
-    """What a client does at the messages door. ``Client`` is one."""
+    """The methods of a client for the messages door. ``Client`` inherits them."""
 
     _transport: Transport
 
@@ -37,10 +37,11 @@ class Messaging:
         max_retries: int | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> str:
-        """Publish a message and return its id. Namespace and queue are made if they do not exist.
+        """Publish a message and return its id. Namespace and queue are created if they do not exist.
 
-        ``delay`` (seconds or a timedelta) or ``deliver_at`` (an aware datetime, or milliseconds since 1970): nobody gets it
-        before, up to 90 days ahead. ``max_retries``: deliveries in all before it goes to the dead letters; the queue's.
+        ``delay`` (seconds or a timedelta) or ``deliver_at`` (an aware datetime, or milliseconds since 1970): the earliest
+        time of delivery, up to 90 days ahead. ``max_retries``: deliveries in all before the message is a dead letter; the
+        queue's setting.
         """
         fields = _message(body, delay, deliver_at, max_retries, metadata)
         call = ApiCall(
@@ -48,7 +49,7 @@ class Messaging:
             queue_path("/namespaces/{}/queues/{}/messages", namespace, queue),
             replies.ID,
             encode(fields),
-            headers={"idempotency-key": _clock.fresh_name()},  # so that it may be sent again if its answer is lost
+            headers={"idempotency-key": _clock.fresh_name()},  # so that it can be sent again if its answer is lost
         )
         return self._transport.send(call)
 
@@ -63,14 +64,14 @@ class Messaging:
         max_retries: int | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> list[str]:
-        """Publish up to 100 messages and return their ids in order. The options are for each of them."""
+        """Publish up to 100 messages and return their ids in order. The options apply to each message."""
         fields = [_message(each, delay, deliver_at, max_retries, metadata) for each in bodies]
         call = ApiCall(
             "POST",
             queue_path("/namespaces/{}/queues/{}/messages/batch", namespace, queue),
             replies.IDS,
             encode(fields),
-            headers={"idempotency-key": _clock.fresh_name()},  # so that it may be sent again if its answer is lost
+            headers={"idempotency-key": _clock.fresh_name()},  # so that it can be sent again if its answer is lost
         )
         return self._transport.send(call)
 
@@ -85,10 +86,10 @@ class Messaging:
         visibility_timeout: Duration | None = None,
         wait: Duration | None = None,
     ) -> list[Message]:
-        """Take up to ``n`` (1 to 100) messages; an empty list if there is none.
+        """Claim up to ``n`` (1 to 100) messages; an empty list if none is ready.
 
-        ``visibility_timeout``: how long they are yours; the queue's, 30 s. ``wait``: for how long to wait for the first; not
-        at all.
+        ``visibility_timeout``: how long the lease lasts; the queue's setting, 30 s. ``wait``: for how long to wait for the
+        first message; no wait.
         """
         wait_ms = None if wait is None else duration_ms(wait, "wait")
         visibility = None if visibility_timeout is None else duration_ms(visibility_timeout, "visibility_timeout")
@@ -103,29 +104,29 @@ class Messaging:
         return self._transport.send(call)
 
     def ack(self, receipt_handle: str | Message) -> None:
-        """Say that a message is dealt with: it will not come again. The message itself will do, too. Raises LeaseLost."""
+        """Acknowledge a message, given its receipt handle or itself: it is never delivered again. Raises LeaseLost."""
         where = path("/messages/{}", _receipt(receipt_handle))
         self._transport.send(ApiCall("DELETE", where, nothing, already=(410,), if_unknown=IF_SETTLED))
 
     def nack(self, receipt_handle: str | Message) -> None:
-        """Give a message back: it goes to the end of its queue, or to the dead letters. Raises LeaseLost."""
+        """Return a message: it goes to the end of its queue, or to the dead letters. Raises LeaseLost."""
         where = path("/messages/{}/nack", _receipt(receipt_handle))
         self._transport.send(ApiCall("POST", where, nothing, already=(410,), if_unknown=IF_SETTLED))
 
     def purge(self, namespace: str, queue: str) -> int:
-        """Remove all messages that are ready or in flight; return how many. Scheduled ones stay. Raises NotFound."""
+        """Remove all messages that are ready or in flight; return how many. Scheduled messages stay. Raises NotFound."""
         where = queue_path("/namespaces/{}/queues/{}/messages", namespace, queue)
         return self._transport.send(ApiCall("DELETE", where, replies.PURGED))
 
     # Dead letters.
 
     def drain_dlq(self, namespace: str, queue: str, limit: int = 10) -> list[Message]:
-        """Take up to ``limit`` dead messages. They are yours like consumed ones: ack those you are done with."""
+        """Claim up to ``limit`` dead letters. They are leased like consumed messages: ack those that are processed."""
         where = queue_path("/namespaces/{}/queues/{}/dlq", namespace, queue)
         return self._transport.send(ApiCall("GET", where, replies.MESSAGES, params=query(limit=limit), if_unknown=IF_TAKEN))
 
     def replay_dlq(self, namespace: str, queue: str, limit: int = 100) -> int:
-        """Put up to ``limit`` dead messages back into their queue, attempts beginning anew; return how many."""
+        """Move up to ``limit`` dead letters back to their queue, with attempts counted from the start; return how many."""
         where = queue_path("/namespaces/{}/queues/{}/dlq/replay", namespace, queue)
         call = ApiCall("POST", where, replies.REPLAYED, params=query(limit=limit), repeatable=False)
         return self._transport.send(call)
@@ -133,7 +134,7 @@ class Messaging:
     # Subscriptions.
 
     def subscribe(self, namespace: str, queue: str, url: str, secret: str | None = None) -> str:
-        """Have messages pushed to a URL, signed with ``secret``; return the subscription's id."""
+        """Let the server push messages to a URL, signed with ``secret``; return the subscription's id."""
         where = queue_path("/namespaces/{}/queues/{}/subscriptions", namespace, queue)
         call = ApiCall("POST", where, replies.ID, body(url=url, secret=secret), repeatable=False)
         return self._transport.send(call)
@@ -172,7 +173,7 @@ class Messaging:
         max_retries: int | None = None,
         max_batch_size: int | None = None,
     ) -> None:
-        """Create a queue with settings of its own; what is not given is the server's. Raises Conflict if it exists."""
+        """Create a queue with its own settings; the others are the server's. Raises Conflict if it exists."""
         fields = body(
             visibility_timeout_ms=None
             if visibility_timeout is None
@@ -196,15 +197,15 @@ class Messaging:
     # The server.
 
     def health(self) -> Health:
-        """Return how the server is."""
+        """Return the health of the server."""
         return self._transport.send(ApiCall("GET", "/health", replies.HEALTH))
 
     def stats(self, page: int = 1, limit: int = 200) -> Stats:
-        """Return how full the queues are, a page (of up to 200) at a time."""
+        """Return the number of messages in the queues, a page (of up to 200 queues) at a time."""
         return self._transport.send(ApiCall("GET", "/api/stats", replies.STATS, params=query(page=page, limit=limit)))
 
     def stats_summary(self) -> Summary:
-        """Return the server in five numbers."""
+        """Return a summary of the server in five numbers."""
         return self._transport.send(ApiCall("GET", "/api/stats/summary", replies.SUMMARY))
 
 
@@ -219,7 +220,7 @@ def _message(
     max_retries: int | None,
     metadata: Mapping[str, str] | None,
 ) -> dict[str, Any]:
-    """Return a message as the wire has it: its body as base64."""
+    """Return the fields of a message for a request: its body as base64."""
     if not isinstance(content, bytes | bytearray | memoryview):
         raise TypeError(f"The body of a message must be bytes, not {type(content).__name__}")
     if delay is not None and deliver_at is not None:

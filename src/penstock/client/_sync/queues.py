@@ -1,5 +1,5 @@
 # Made from _async/queues.py by make sdk. Change that one.
-"""The jobs door, queue by queue: counts and listings, pausing and emptying, dead letters, limits and rules."""
+"""The jobs door, queue by queue: counts and lists, pausing and emptying, dead letters, limits and settings."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ if TYPE_CHECKING:
 
 
 class Queues:
-    """Queues of jobs. Made by the client: ``client.queues``."""
+    """Queues of jobs. An attribute of the client: ``client.queues``."""
 
     def __init__(self, transport: Transport) -> None:
         self._send = transport.send
 
-    # Looking.
+    # Inspecting.
 
     def names(self) -> list[str]:
         """Return the names of all queues of the namespace."""
         return self._send(ApiCall("GET", "/queues", replies.QUEUES))
 
     def jobs(self, queue: str, state: str | None = None, *, limit: int = 100, offset: int = 0) -> list[Job]:
-        """Return jobs, oldest first. ``state``: one, or several separated by commas; all. ``limit``: 10,000 at most."""
+        """Return jobs, oldest first. ``state``: one, or several separated by commas; all states. ``limit``: 10,000 at most."""
         params = query(state=state, limit=limit, offset=offset)
         return self._send(ApiCall("GET", queue_path("/queues/{}/jobs/list", queue), replies.JOBS, params=params))
 
     def counts(self, queue: str) -> Counts:
-        """Return how many jobs are in each state."""
+        """Return the number of jobs in each state."""
         return self._send(ApiCall("GET", queue_path("/queues/{}/counts", queue), replies.COUNTS))
 
     def count(self, queue: str) -> int:
-        """Return how many jobs are waiting, delayed or active."""
+        """Return the number of jobs that are waiting, delayed or active."""
         return self._send(ApiCall("GET", queue_path("/queues/{}/count", queue), replies.COUNT))
 
     def priority_counts(self, queue: str) -> dict[int, int]:
-        """Return how many waiting and delayed jobs there are per priority."""
+        """Return the number of waiting and delayed jobs for each priority."""
         return self._send(ApiCall("GET", queue_path("/queues/{}/priority-counts", queue), replies.PRIORITY_COUNTS))
 
     # Pausing and emptying.
 
     def is_paused(self, queue: str) -> bool:
-        """Tell whether a queue hands out nothing for now."""
+        """Return whether a queue is paused."""
         return self._send(ApiCall("GET", queue_path("/queues/{}/paused", queue), replies.PAUSED))
 
     def pause(self, queue: str) -> None:
-        """Hand out nothing until ``resume``. Who has a job keeps it."""
+        """Deliver no jobs until ``resume``. Leases that exist stay valid."""
         self._send(ApiCall("POST", queue_path("/queues/{}/pause", queue), nothing))
 
     def resume(self, queue: str) -> None:
-        """Hand out jobs again."""
+        """Deliver jobs again."""
         self._send(ApiCall("POST", queue_path("/queues/{}/resume", queue), nothing))
 
     def drain(self, queue: str) -> int:
@@ -63,11 +63,11 @@ class Queues:
         return self._send(ApiCall("POST", queue_path("/queues/{}/drain", queue), replies.COUNT))
 
     def obliterate(self, queue: str) -> None:
-        """Remove a queue with all its jobs, whatever state they are in."""
+        """Remove a queue with all its jobs, whatever their state."""
         self._send(ApiCall("POST", queue_path("/queues/{}/obliterate", queue), nothing))
 
     def clean(self, queue: str, *, older_than: Duration = 0, state: str | None = None, limit: int = 1000) -> Cleaned:
-        """Remove jobs that are older. ``state``: completed, failed, …; waiting and delayed. ``limit``: how many at most."""
+        """Remove old jobs. ``state``: completed, failed, …; waiting and delayed. ``limit``: the largest number of jobs."""
         fields = body(grace=duration_ms(older_than, "older_than"), state=state, limit=limit)
         return self._send(ApiCall("POST", queue_path("/queues/{}/clean", queue), replies.CLEANED, fields))
 
@@ -79,7 +79,7 @@ class Queues:
         return self._send(call)
 
     def retry_completed(self, queue: str, job_id: str | None = None) -> int:
-        """Run a completed job again, or all; return how many."""
+        """Run a completed job again, or all of them; return how many."""
         fields = body(id=job_id)
         return self._send(
             ApiCall("POST", queue_path("/queues/{}/retry-completed", queue), replies.COUNT, fields, repeatable=False)
@@ -88,47 +88,47 @@ class Queues:
     # Dead letters.
 
     def dlq(self, queue: str, count: int = 100) -> list[Job]:
-        """Return dead jobs, with ``reason`` and ``failed_at``. They stay where they are."""
+        """Return dead letters, with ``reason`` and ``failed_at``. They stay where they are."""
         return self._send(ApiCall("GET", queue_path("/queues/{}/dlq", queue), replies.JOBS, params=query(count=count)))
 
     def retry_dlq(self, queue: str, job_id: str | None = None, *, count: int | None = None) -> int:
-        """Bring back a dead job, or the oldest ``count``, or all; return how many."""
+        """Move a dead letter back to its queue, or the oldest ``count``, or all; return how many."""
         fields = body(jobId=job_id, count=count)
         call = ApiCall("POST", queue_path("/queues/{}/dlq/retry", queue), replies.COUNT, fields, repeatable=count is None)
         return self._send(call)
 
     def purge_dlq(self, queue: str) -> int:
-        """Remove all dead jobs; return how many."""
+        """Remove all dead letters; return how many."""
         return self._send(ApiCall("POST", queue_path("/queues/{}/dlq/purge", queue), replies.COUNT))
 
-    # Limits and rules.
+    # Limits and settings.
 
     def rate_limit(self, queue: str) -> int | None:
-        """Return how many jobs per second are handed out at most; None: there is no limit."""
+        """Return the limit of jobs delivered per second; None: there is no limit."""
         return self._send(ApiCall("GET", queue_path("/queues/{}/rate-limit", queue), replies.LIMIT))
 
     def set_rate_limit(self, queue: str, limit: int) -> None:
-        """Hand out at most so many jobs per second."""
+        """Set the limit of jobs delivered per second."""
         self._send(ApiCall("PUT", queue_path("/queues/{}/rate-limit", queue), nothing, body(limit=limit)))
 
     def clear_rate_limit(self, queue: str) -> None:
-        """Hand out jobs as fast as they are asked for."""
+        """Remove the limit of jobs delivered per second."""
         self._send(ApiCall("DELETE", queue_path("/queues/{}/rate-limit", queue), nothing))
 
     def concurrency(self, queue: str) -> int | None:
-        """Return how many jobs may be active at once; None: there is no limit."""
+        """Return the limit of jobs that are active at once; None: there is no limit."""
         return self._send(ApiCall("GET", queue_path("/queues/{}/concurrency", queue), replies.LIMIT))
 
     def set_concurrency(self, queue: str, limit: int) -> None:
-        """Let at most so many jobs be active at once, over all workers."""
+        """Set the limit of jobs that are active at once, over all workers."""
         self._send(ApiCall("PUT", queue_path("/queues/{}/concurrency", queue), nothing, body(limit=limit)))
 
     def clear_concurrency(self, queue: str) -> None:
-        """Let any number of jobs be active."""
+        """Remove the limit of jobs that are active at once."""
         self._send(ApiCall("DELETE", queue_path("/queues/{}/concurrency", queue), nothing))
 
     def stall_config(self, queue: str) -> StallSettings:
-        """Return when a silent worker loses its job."""
+        """Return the settings that decide when a job without heartbeats counts as stalled."""
         return self._send(ApiCall("GET", queue_path("/queues/{}/stall-config", queue), replies.STALL))
 
     def set_stall_config(
@@ -140,7 +140,7 @@ class Queues:
         max_stalls: int | None = None,
         grace_period: Duration | None = None,
     ) -> None:
-        """Change when a silent worker loses its job; what is not given stays."""
+        """Change when a job without heartbeats counts as stalled; settings that are not given stay."""
         fields = body(
             enabled=enabled,
             stallInterval=None if stall_interval is None else duration_ms(stall_interval, "stall_interval"),
@@ -150,7 +150,7 @@ class Queues:
         self._send(ApiCall("PUT", queue_path("/queues/{}/stall-config", queue), nothing, fields))
 
     def dlq_config(self, queue: str) -> DlqSettings:
-        """Return what becomes of dead jobs."""
+        """Return the settings for dead letters."""
         return self._send(ApiCall("GET", queue_path("/queues/{}/dlq-config", queue), replies.DLQ))
 
     def set_dlq_config(
@@ -163,7 +163,7 @@ class Queues:
         max_age: Duration | None = None,
         max_entries: int | None = None,
     ) -> None:
-        """Change what becomes of dead jobs; what is not given stays."""
+        """Change the settings for dead letters; settings that are not given stay."""
         interval = None if auto_retry_interval is None else duration_ms(auto_retry_interval, "auto_retry_interval")
         fields = body(
             autoRetry=auto_retry,

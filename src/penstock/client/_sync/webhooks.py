@@ -1,5 +1,5 @@
 # Made from _async/webhooks.py by make sdk. Change that one.
-"""Webhooks of the jobs door: URLs that are told what happens to jobs."""
+"""Webhooks of the jobs door: URLs to which the server sends events of jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Webhooks:
-    """Webhooks of a namespace. Made by the client: ``client.webhooks``."""
+    """Webhooks of a namespace. An attribute of the client: ``client.webhooks``."""
 
     def __init__(self, transport: Transport) -> None:
         self._send = transport.send
@@ -24,8 +24,8 @@ class Webhooks:
     def add(self, url: str, events: Sequence[str], *, queue: str | None = None, secret: str | None = None) -> str:
         """Register a URL and return the webhook's id.
 
-        ``events``: any of pushed, started, completed, failed, progress, stalled. ``queue``: only this one; all. ``secret``:
-        what is sent is signed with it.
+        ``events``: any of pushed, started, completed, failed, progress, stalled. ``queue``: only events of this queue; all
+        queues. ``secret``: the key with which requests to the URL are signed.
         """
         fields = body(url=url, events=list(events), queue=queue, secret=secret)
         return self._send(ApiCall("POST", "/webhooks", replies.WEBHOOK_ID, fields, repeatable=False))
@@ -39,5 +39,5 @@ class Webhooks:
         self._send(ApiCall("DELETE", path("/webhooks/{}", webhook_id), nothing, already=(404,)))
 
     def enable(self, webhook_id: str, *, enabled: bool = True) -> None:
-        """Switch a webhook on, or off. Raises NotFound."""
+        """Enable a webhook, or disable it. Raises NotFound."""
         self._send(ApiCall("PUT", path("/webhooks/{}/enabled", webhook_id), nothing, body(enabled=enabled)))

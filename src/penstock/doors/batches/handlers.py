@@ -1,4 +1,4 @@
-"""Handlers of the batches door. Each request is one command, however many messages it is about."""
+"""Handlers of the batches door. Each request is one command, whatever its number of messages."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from penstock.engine.api import EngineApi
     from penstock.engine.jobs.settle import ItemOutcome
 
-#: Before the first retry; doubled for the next.
+#: Delay before the first retry; each further retry doubles it.
 BACKOFF_MS: Final = 2_000
-#: Dead letters are read in groups of this many, so that large ones are not all in memory at once.
+#: Dead letters that are read together, so that large ones are not all in memory at once.
 READ_AT_ONCE: Final = 20
 
 ENQUEUE: Final = wire.StrictBodyReader(list[wire.EnqueueItem])
@@ -68,7 +68,7 @@ HEARTBEATS: Final[wire.StrictBodyReader[wire.RenewItemBody | list[wire.RenewItem
 DEAD: Final = wire.Query(wire.DeadItemsQuery, "Missing namespace or topic")
 TOPICS: Final = wire.Query(wire.TopicsQuery, "Missing namespace")
 Item = TypeVar("Item", wire.EnqueueItem, wire.ItemBody, wire.NackBody, wire.RenewItemBody)
-#: What a Go program sends for a time that it does not set: 0001-01-01T00:00:00Z.
+#: The value that a Go program sends for an unset time: 0001-01-01T00:00:00Z.
 _GO_ZERO_MS: Final = -62_135_596_800_000
 _OK: Final = Plain(b"OK")
 _ROUNDED: Final = "JavaScript has rounded this number: send id_text, which is the same id as text."
@@ -76,7 +76,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class BatchesDoor:
-    """One method per route. ``tally`` counts. ``max_retries``: deliveries that may fail; the last one makes a dead letter."""
+    """One method per route. ``tally`` counts messages. After ``max_retries`` failed deliveries a message is dead."""
 
     def __init__(self, engine: EngineApi, tally: BatchCounters, max_retries: int = 3) -> None:
         self._engine = engine
@@ -167,7 +167,7 @@ class BatchesDoor:
     async def _settle(
         self, req: Request, verb: type[AckById | NackById | RenewById], receipts: list[ClaimedJob]
     ) -> list[ItemOutcome]:
-        """Tell the engine about messages, if whoever asks has the right to all of them."""
+        """Settle or renew messages, if the caller has the right to all of them."""
         for namespace in {receipt.queue.namespace for receipt in receipts}:
             req.allow(namespace, Right.SETTLE)
         if not receipts:
@@ -178,11 +178,11 @@ class BatchesDoor:
             now_ms = self._engine.clock.steady_ms()
             others = self._leases.renewed(done, now_ms) if verb is RenewById else self._leases.settled(done, now_ms)
             if others:
-                with contextlib.suppress(PenstockError):  # what was asked for is done
+                with contextlib.suppress(PenstockError):  # the request itself is done
                     await self._engine.run(RenewById(others))
         return outcomes
 
-    # The dead.
+    # Dead letters.
 
     async def list_dead(self, req: Request) -> list[wire.DeadView]:
         query = DEAD.parse_query(req)
@@ -196,7 +196,7 @@ class BatchesDoor:
         size = 0
         for start in range(0, len(found), READ_AT_ONCE):
             for read in await asyncio.gather(*(self._read(topic, each.id) for each in found[start : start + READ_AT_ONCE])):
-                if read is not None and read[0].state == State.DEAD:  # it may have been brought back since
+                if read is not None and read[0].state == State.DEAD:  # it may have been retried since
                     views.append(_dead_view(topic, *read))
                     size += read[0].size
             if size >= limits.list_bytes_max:
@@ -204,7 +204,7 @@ class BatchesDoor:
         return views
 
     async def _read(self, topic: QueueKey, item_id: int) -> tuple[Job, Payload] | None:
-        """Read a message; None if it is gone, or damaged."""
+        """Return a message; None if it was removed or is damaged."""
         try:
             return await self._store.job_get(topic.namespace, item_id)
         except JobQuarantined:
@@ -218,7 +218,7 @@ class BatchesDoor:
             raise JobNotFound(f"There is no dead letter {body.id} in this topic. {_ROUNDED}")
         return _OK
 
-    # Whoever looks.
+    # Topics and health.
 
     async def topics(self, req: Request) -> list[str]:
         namespace = TOPICS.parse_query(req).namespace
@@ -234,12 +234,12 @@ class BatchesDoor:
         return Plain(f"Database unhealthy\n{which}".encode(), status=503)
 
     def _topic(self, req: Request, meant: wire.ItemBody | wire.DequeueQuery | wire.DeadItemsQuery, right: Right) -> QueueKey:
-        """Return the topic a request is about, if whoever asks has the right to it."""
+        """Return the topic of a request, if the caller has the right to it."""
         req.allow(meant.namespace, right)
         return QueueKey(meant.namespace, meant.topic)
 
     def routes(self) -> list[Route]:
-        """Return what may be asked for at the main listener, where ``/health`` is everybody's."""
+        """Return the routes of the main listener, where ``/health`` is the server's own health check."""
         tag = "Batches"
         settles: dict[str, Any] = {"body_required": True, "listed_too": wire.RefusalView}
         ids: dict[str, Any] = {"body_required": True, "listed": int | str, "warned": True}
@@ -256,7 +256,7 @@ class BatchesDoor:
             ),
             Route("GET", "/dequeue", self.dequeue, "Dequeue messages", tag, query=DEQUEUE, listed=wire.ItemView),
             Route("POST", "/ack", self.ack, "Acknowledge messages", tag, body=ITEMS, **settles),
-            Route("POST", "/nack", self.nack, "Give messages back as failed", tag, body=NACKS, **settles),
+            Route("POST", "/nack", self.nack, "Nack messages", tag, body=NACKS, **settles),
             Route("POST", "/heartbeat", self.heartbeat, "Renew the leases of messages", tag, body=HEARTBEATS, **settles),
             Route("GET", "/dlq", self.list_dead, "List dead letters", tag, query=DEAD, listed=wire.DeadView),
             Route("POST", "/dlq/delete", self.delete_dead, "Delete a dead letter", tag, body=ITEM, body_required=True),
@@ -265,12 +265,12 @@ class BatchesDoor:
         return [route._replace(plain_errors=True, asks=True) for route in routes]
 
     def own_routes(self) -> list[Route]:
-        """Return what may be asked for at the listener of this door alone."""
+        """Return the routes of this door's own listener."""
         return [*self.routes(), Route("GET", "/health", self.health, "Health check", "Batches", probe=True)]
 
 
 def _with_topics(items: Iterable[Item]) -> Iterator[tuple[QueueKey, Item]]:
-    """Go through messages with their topics. Mostly they have the same: then it is made once."""
+    """Yield messages with their topics. Consecutive messages of the same topic share one key."""
     topic = QueueKey("", "")
     for item in items:
         if item.topic != topic.name or item.namespace != topic.namespace:
@@ -279,12 +279,12 @@ def _with_topics(items: Iterable[Item]) -> Iterator[tuple[QueueKey, Item]]:
 
 
 def _counted(receipts: Sequence[ClaimedJob], outcomes: Sequence[ItemOutcome]) -> Counter[QueueKey]:
-    """Return how many messages of each topic something was done about."""
+    """Return the number of changed messages per topic."""
     return Counter(receipt.queue for receipt, problem in zip(receipts, outcomes, strict=True) if problem is None)
 
 
 def _answer(body: wire.ItemBody | Sequence[wire.ItemBody], outcomes: list[ItemOutcome]) -> Plain | list[wire.RefusalView]:
-    """Say what became of messages: of a single one as mqueue does, of several which were refused."""
+    """Return the answer: for a single message as mqueue gives it, for several the list of refused ones."""
     if isinstance(body, wire.ItemBody):
         (problem,) = outcomes
         if problem is not None:
@@ -298,7 +298,7 @@ def _answer(body: wire.ItemBody | Sequence[wire.ItemBody], outcomes: list[ItemOu
 
 
 def _explained(body: wire.ItemBody, problem: PenstockError) -> PenstockError:
-    """Add to an error that the id was rounded, if it was."""
+    """Add the reason to an error if the id was rounded."""
     if isinstance(problem, JobNotFound) and body.is_rounded:
         return JobNotFound(f"{problem} {_ROUNDED}")
     if isinstance(problem, WrongState) and body.is_rounded:
@@ -307,7 +307,7 @@ def _explained(body: wire.ItemBody, problem: PenstockError) -> PenstockError:
 
 
 def told_apart(error: PartlyPushed, places: dict[QueueKey, list[int]], *, as_text: bool = False) -> PartlyDone:
-    """Say which messages of a request are stored: a line of text, and one with their ids, null for each that is not."""
+    """Return the error that lists the stored messages: a line of text, and a line with ids, null for each not stored."""
     ids: list[int | str | None] = [None] * sum(map(len, places.values()))
     for where, stored in zip(places.values(), error.stored, strict=True):
         for place, item_id in zip(where, stored, strict=True):
@@ -316,19 +316,19 @@ def told_apart(error: PartlyPushed, places: dict[QueueKey, list[int]], *, as_tex
 
 
 def _line_up(parts: dict[QueueKey, list[NewJob]], places: dict[QueueKey, list[int]], overdue: dict[int, int]) -> None:
-    """Put those messages of each topic in front that were due before this request, the one that was due first first."""
+    """Sort the messages of each topic that were due before this request to the front, by due time."""
     for topic, at in places.items():
         jobs = parts[topic]
         keys = [job.job_id for job in jobs if job.job_id is not None]
         if len(set(keys)) < len(keys):
-            continue  # of messages with the same key the last one counts: their order has a meaning
+            continue  # of messages with the same key the last one counts, so their order must stay
         order = sorted(range(len(at)), key=lambda number: overdue.get(at[number], 0))
         parts[topic] = [jobs[number] for number in order]
         places[topic] = [at[number] for number in order]
 
 
 def _new_job(item: wire.EnqueueItem, place: int, wait: int, max_retries: int) -> Steps[NewJob]:
-    """Turn an item into what the engine pushes, in steps. Raises InvalidInput."""
+    """Build the job of an item, in steps. Raises InvalidInput."""
     metadata = None if item.metadata is None else (yield from _metadata(item.metadata, place))
     data, options = yield from wrap_steps(item.payload or b"", metadata)
     return NewJob(
@@ -339,7 +339,7 @@ def _new_job(item: wire.EnqueueItem, place: int, wait: int, max_retries: int) ->
         max_attempts=item.max_retries or max_retries,
         backoff=BACKOFF_MS,
         job_id=f"{IDEMPOTENCY_PREFIX}{item.idempotency_key}" if item.idempotency_key else None,
-        flags=0 if item.idempotency_key else JobFlag.REMOVE_ON_COMPLETE,  # with a key it stays: the same key is the same id
+        flags=0 if item.idempotency_key else JobFlag.REMOVE_ON_COMPLETE,  # with a key the job is kept, for its id
     )
 
 
@@ -353,7 +353,7 @@ def _metadata(given: dict[str, Raw], place: int) -> Steps[Raw]:
 
 
 def _wait(text: str, place: int, now_ms: int) -> int:
-    """Return in how many ms a message is due; below 0: so long ago. The zero of Go's time is no time: now."""
+    """Return the delay in ms until a message is due; negative if it was due earlier. Go's zero time means now."""
     at = from_rfc3339(text)
     if at is None:
         example = "2025-12-25T10:00:00Z"
@@ -423,7 +423,7 @@ def _moment(ms: int | None) -> str | None:
 
 
 def _error(job: Job, details: Details) -> str | None:
-    """Say why a message failed last: a lease is what the jobs door calls a stall."""
+    """Return why a message failed last. What the jobs door calls a stall is an expired lease here."""
     if details.error is not None and details.error == f"Job stalled {job.stalls} times":
         return "lease expired" if job.stalls == 1 else f"lease expired ({job.stalls} times)"
     return details.error

@@ -1,8 +1,9 @@
-"""Leases of messages that were dequeued together: a word about one of them proves that their consumer lives.
+"""Leases of messages that were dequeued together: an action on one of them proves that their consumer is alive.
 
-A consumer of mqueue takes several messages and works through them. It never says that it is still at the later ones. So each
-ack, nack and heartbeat renews the leases of the messages that came with the one it is about. A consumer that dies says nothing
-more, and all its leases run out. Nothing is renewed before a third of a lease is over, so a quick consumer causes no work.
+A consumer of mqueue takes several messages and works on one after the other. It sends no heartbeat for the later ones. So
+each ack, nack and heartbeat renews the leases of the messages that were dequeued together with it. A consumer that dies
+sends nothing more, and all its leases expire. No lease is renewed before a third of it is over, so a quick consumer causes
+no extra work.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _Together:
-    """Messages that were dequeued together and are not settled yet. Moments in steady ms."""
+    """Messages that were dequeued together and are not settled yet. Times in steady ms."""
 
     __slots__ = ("due_ms", "ids", "lease_ms", "topic", "until_ms")
 
@@ -35,7 +36,7 @@ class _Together:
 
 
 class Leases:
-    """What this server has handed out in groups. Another server, or this one after a restart, does not know of it."""
+    """The groups of messages that this server has delivered. They are not known to other servers, or after a restart."""
 
     def __init__(self) -> None:
         self._groups: dict[int, _Together] = {}
@@ -44,19 +45,19 @@ class Leases:
         return len(self._groups)
 
     def take(self, topic: QueueKey, ids: Sequence[int], lease_ms: int, now_ms: int) -> None:
-        """Note that messages were dequeued together. ``now_ms``: steady."""
+        """Add messages that were dequeued together. ``now_ms``: steady."""
         if len(ids) < 2:
             return
         together = _Together(topic, ids, lease_ms, now_ms)
         groups = self._groups
         for each in ids:
-            groups.pop(each, None)  # it may be of an earlier group, and has to be the latest
+            groups.pop(each, None)  # it may be in an earlier group, and must be in the latest
             groups[each] = together
         while len(groups) > limits.batch_leases_max or groups[next(iter(groups))].until_ms <= now_ms:
-            del groups[next(iter(groups))]  # the oldest; its lease is over, or must do without this
+            del groups[next(iter(groups))]  # the oldest group; its leases are over, or are not renewed here
 
     def settled(self, ids: Iterable[int], now_ms: int) -> list[ClaimedJob]:
-        """Forget messages that are settled; return those whose leases are to be renewed now because of it."""
+        """Remove settled messages. Return those whose leases must be renewed now because of it."""
         alive: dict[int, _Together] = {}
         for each in ids:
             together = self._groups.pop(each, None)
@@ -66,7 +67,7 @@ class Leases:
         return self._due(alive.values(), now_ms)
 
     def renewed(self, ids: Iterable[int], now_ms: int) -> list[ClaimedJob]:
-        """Return the messages that came with some whose leases were renewed, if theirs are to be renewed now."""
+        """Return the other messages of the same groups whose leases must be renewed now."""
         known = set(ids)
         alive = {id(together): together for each in known if (together := self._groups.get(each)) is not None}
         return [each for each in self._due(alive.values(), now_ms) if each.id not in known]

@@ -1,4 +1,4 @@
-"""What went through the batches door, and the metrics that are made of it when somebody asks."""
+"""Counters of the batches door, and the metrics that are built from them at a scrape."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LABELS: Final = ("namespace", "topic")
 
 
 class Count:
-    """What was done with one topic since the server started."""
+    """Counters of one topic, since the server started."""
 
     __slots__ = ("acked", "dequeued", "enqueued", "nacked")
 
@@ -30,14 +30,14 @@ class Count:
 
 
 class BatchCounters(QueueCounters[Count]):
-    """Counts per topic."""
+    """Counters per topic."""
 
     def __init__(self, exists: Callable[[QueueKey], object]) -> None:
         super().__init__(Count, exists)
 
 
 class BatchesMetrics(Collector):
-    """The metrics mqueue has, of the topics this door was asked about."""
+    """The metrics of mqueue, for the topics that were used through this door."""
 
     def __init__(self, tally: BatchCounters, engine: EngineApi) -> None:
         self._tally = tally
@@ -45,11 +45,11 @@ class BatchesMetrics(Collector):
         self._store = engine.store
 
     def describe(self) -> list[Metric]:
-        """Tell the registry nothing in advance, so that it does not collect at registration."""
+        """Describe no metrics, so that the registry does not collect at registration."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Produce all metrics."""
+        """Yield all metrics."""
         self._tally.forget_gone()
         yield from self._counters()
         yield from self._depths()
@@ -66,7 +66,7 @@ class BatchesMetrics(Collector):
             ("enqueue", "Messages enqueued.", "enqueued"),
             ("dequeue", "Messages dequeued.", "dequeued"),
             ("ack", "Messages acknowledged.", "acked"),
-            ("nack", "Messages given back as failed.", "nacked"),
+            ("nack", "Messages that were nacked.", "nacked"),
         ):
             family = CounterMetricFamily(f"mqueue_{name}_total", text, labels=_LABELS)
             for topic, count in self._tally.counts.items():

@@ -1,4 +1,4 @@
-"""What goes in and out of the batches door. Fields are in snake_case, payloads in base64, moments in RFC 3339."""
+"""Requests and replies of the batches door. Fields are in snake_case, payloads in base64, times in RFC 3339."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from penstock.core.time_slices import Steps
     from penstock.doors.http.request import ApiRequest, Request
 
-#: As a number, or as text: JavaScript rounds numbers beyond 2^53.
+#: A message id: a number, or text, because JavaScript rounds numbers above 2^53.
 Id = Annotated[int, Meta(ge=1, le=ID_MAX)] | Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,18}\Z")]
-#: The largest number up to which JavaScript knows each integer.
+#: The largest number up to which JavaScript represents every integer.
 SAFE_INTEGER_MAX: Final = 2**53 - 1
 Namespace = Annotated[str, Meta(min_length=1, max_length=limits.namespace_chars_max, pattern=r"^[A-Za-z0-9_.:-]+\Z")]
 Topic = Annotated[str, Meta(min_length=1, max_length=limits.name_chars_max, pattern=r"^[A-Za-z0-9_.:-]+\Z")]
-#: Symmetric, so that it fits when it is negated.
+#: The range is symmetric, so that a negated value is valid.
 Priority = Annotated[int, Meta(ge=limits.priority_min, le=limits.priority_max)]
 Key = Annotated[str, Meta(max_length=limits.idempotency_key_chars_max, pattern=r"^[^\x00]*\Z")]
 Error = Annotated[str, Meta(max_length=limits.error_chars_max)]
 
 
 class EnqueueItem(msgspec.Struct):
-    """A message to be enqueued. ``priority``: lower goes first. ``payload``: base64. ``deliver_after``: RFC 3339."""
+    """A message to enqueue. ``priority``: lower goes first. ``payload``: base64. ``deliver_after``: RFC 3339."""
 
     namespace: Namespace
     topic: Topic
@@ -46,28 +46,28 @@ class EnqueueItem(msgspec.Struct):
 
 
 class StrictItem(EnqueueItem, forbid_unknown_fields=True):
-    """The same, without any other field: see FieldCheck."""
+    """A message without unknown fields: see FieldCheck."""
 
 
 class EnqueueQuery(msgspec.Struct):
-    """How ids are answered: as numbers, or as text."""
+    """Query of enqueue: ids in the answer as numbers, or as text."""
 
     ids: Literal["number", "text"] = "number"
 
 
 class DequeueQuery(msgspec.Struct):
-    """From where to take how many messages, and how long they are the caller's."""
+    """Query of dequeue: the topic, the number of messages, and the length of the leases."""
 
     namespace: Namespace
     topic: Topic
     limit: Annotated[int, Meta(ge=1)] = 10
     lease_ms: Annotated[int, Meta(ge=1, le=limits.lease_ms_max)] = 30_000
-    #: Whose name they carry.
+    #: The owner of the leases.
     consumer: Annotated[str, Meta(min_length=1, max_length=limits.name_chars_max)] | None = None
 
 
 class DeadItemsQuery(msgspec.Struct):
-    """Whose dead letters to list, and how many."""
+    """Query of dead letters: the topic, and their number."""
 
     namespace: Namespace
     topic: Topic
@@ -75,13 +75,13 @@ class DeadItemsQuery(msgspec.Struct):
 
 
 class TopicsQuery(msgspec.Struct):
-    """Whose topics to list."""
+    """Query of topics: the namespace."""
 
     namespace: Namespace
 
 
 class ItemBody(msgspec.Struct):
-    """Which message is meant."""
+    """A reference to a message."""
 
     id: Id
     namespace: Namespace
@@ -89,7 +89,7 @@ class ItemBody(msgspec.Struct):
 
     @property
     def number(self) -> int:
-        """The id as a number. Raises InvalidInput if it is text and too large."""
+        """Return the id as a number. Raises InvalidInput if it is text and too large."""
         number = self.id if isinstance(self.id, int) else int(self.id)
         if number > ID_MAX:
             raise InvalidInput(f"Invalid request body: there is no id above {ID_MAX} - at `$.id`: {number}")
@@ -97,41 +97,41 @@ class ItemBody(msgspec.Struct):
 
     @property
     def is_rounded(self) -> bool:
-        """Tell whether JavaScript has rounded the id: it writes large numbers with a 0 at their end, where no id has one."""
+        """Return whether JavaScript has rounded the id: it writes large numbers with a 0 at the end, which no id has."""
         return isinstance(self.id, int) and self.id > SAFE_INTEGER_MAX and self.id % 10 == 0
 
 
 class NackBody(ItemBody):
-    """Which message failed, and why."""
+    """A failed message, and the reason."""
 
     error: Error | None = None
 
 
 class RenewItemBody(ItemBody):
-    """Which message is still worked on, and how long from now it is the caller's; default: the length of its lease."""
+    """A message that is in progress, and the new length of its lease from now; default: the length of its lease."""
 
     lease_ms: Annotated[int, Meta(ge=1, le=limits.lease_ms_max)] | None = None
 
 
-#: One or, in one request, many.
+#: One heartbeat, or several in one request.
 Heartbeats = RenewItemBody | Annotated[list[RenewItemBody], Meta(max_length=limits.ids_max)]
 Items = ItemBody | Annotated[list[ItemBody], Meta(max_length=limits.ids_max)]
 Nacks = NackBody | Annotated[list[NackBody], Meta(max_length=limits.ids_max)]
 
 
 class RefusalView(msgspec.Struct):
-    """Of several messages, those about which nothing was done, and why: none if all went well."""
+    """A refused message, with the reason. The list is empty if all succeeded."""
 
-    id: int | str  #: as it was sent
+    id: int | str  #: the id as it was sent
     error: str
-    code: str  #: stable, see the header penstock-error
+    code: str  #: stable; see the header penstock-error
 
 
 class ItemView(msgspec.Struct):
-    """Messages, in the order in which they are to be worked on."""
+    """A dequeued message. Messages are in the order of delivery."""
 
     id: int
-    id_text: str  #: the same, for JavaScript
+    id_text: str  #: the same id as text, for JavaScript
     namespace: str
     topic: str
     priority: int
@@ -141,7 +141,7 @@ class ItemView(msgspec.Struct):
     deliver_after: str
     lease_expires_at: str
     lease_owner: str | None
-    ttl: int | None  #: ms after its creation when it is dropped unless somebody has dequeued it
+    ttl: int | None  #: ms after its creation when it is removed unless it was dequeued
     status: str
     retries: int
     max_retries: int
@@ -152,10 +152,10 @@ class ItemView(msgspec.Struct):
 
 
 class DeadView(msgspec.Struct):
-    """Dead letters, the one that died first in front."""
+    """A dead letter. They are listed in the order in which they died."""
 
     id: int
-    id_text: str  #: the same, for JavaScript
+    id_text: str  #: the same id as text, for JavaScript
     original_id: int
     namespace: str
     topic: str
@@ -163,8 +163,8 @@ class DeadView(msgspec.Struct):
     payload: bytes
     metadata: Raw | None
     idempotency_key: str | None
-    lease_owner: str | None  #: who had it last
-    ttl: int | None  #: ms after its creation when it would have been dropped
+    lease_owner: str | None  #: the owner of its last lease
+    ttl: int | None  #: ms after its creation when it would have been removed
     status: str
     retries: int
     max_retries: int
@@ -180,14 +180,14 @@ Q = TypeVar("Q", bound=msgspec.Struct)
 
 
 class Query(BodyReader[Q]):
-    """Reads query strings. ``missing``: what mqueue says if one does not name a topic, or a namespace."""
+    """Reads query strings. ``missing``: mqueue's error text for a missing topic or namespace."""
 
     def __init__(self, shape: type[Q], missing: str) -> None:
         super().__init__(shape)
         self._missing = missing
 
     def parse_query(self, req: ApiRequest) -> Q:
-        """Read a query string. Raises InvalidInput."""
+        """Parse a query string. Raises InvalidInput."""
         try:
             return super().parse_query(req)
         except InvalidInput as error:
@@ -195,7 +195,7 @@ class Query(BodyReader[Q]):
 
 
 class StrictBodyReader(Generic[T]):
-    """Reads bodies of one shape, strictly: an id that is almost right names somebody else's message."""
+    """Reads bodies of one type with strict parsing, because a nearly right id may be the id of another message."""
 
     def __init__(self, shape: type[T] | UnionType) -> None:
         self.shape: Any = shape
@@ -203,11 +203,11 @@ class StrictBodyReader(Generic[T]):
         self._item = item_shape(shape)
 
     async def read(self, req: Request) -> T:
-        """Read a body. Raises InvalidInput, which says what is wrong and where."""
+        """Read a body. Raises InvalidInput with the problem and its place."""
         return await in_slices(self.steps(await req.body()))
 
     def steps(self, body: bytes) -> Steps[T]:
-        """Turn bytes into the shape, in steps. Raises InvalidInput, which says what is wrong and where."""
+        """Parse a body, in steps. Raises InvalidInput with the problem and its place."""
         try:
             if not body.isascii():
                 body.decode()

@@ -1,1 +1,1 @@
-"""Bulk endpoints: what there is as Arrow, for programs that want all of it."""
+"""Bulk endpoints: large results as Arrow, for programs that read everything."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class BulkEndpoints:
-    """Puts them together: they share an office."""
+    """Builds all bulk handlers, which share one BulkService."""
 
     def __init__(self, config: Config, engine: EngineApi) -> None:
         self.office = BulkService(config, engine)
@@ -23,10 +23,10 @@ class BulkEndpoints:
         self._journal = JournalHandlers(engine, self.office, config.bulk_journal_rows)
 
     def routes(self) -> list[Route]:
-        """Return everything under ``/bulk``."""
+        """Return all routes under ``/bulk``."""
         return [*self._journal.routes(), *self.snapshots.routes()]
 
     async def close(self) -> None:
-        """End what is under way, and leave no files behind."""
+        """Stop the work in progress, and remove all files."""
         self.snapshots.close()
         await self.office.close()

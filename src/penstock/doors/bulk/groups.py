@@ -1,4 +1,4 @@
-"""Handlers about consumer groups: claim many jobs as an epoch, read them in splits, acknowledge them together."""
+"""Handlers of consumer groups: claim many jobs as an epoch, read them in splits, acknowledge them together."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ Lease = Annotated[int, Meta(ge=1, le=limits.lease_ms_max)]
 
 
 class EpochClaimBody(msgspec.Struct):
-    """What to claim as an epoch. ``max``: jobs at most. ``wait_ms``: how long to wait for the first."""
+    """A request to claim an epoch. ``max``: the most jobs. ``wait_ms``: the longest wait for the first job."""
 
     epoch: EpochNumber
     queues: Annotated[list[str], Meta(max_length=limits.group_queues_max)]
     max: Annotated[int, Meta(ge=1, le=limits.epoch_jobs_max)]
     lease_ms: Lease = 5 * limits.MINUTE_MS
     wait_ms: Annotated[int, Meta(ge=0, le=limits.claim_wait_ms_max)] = 0
-    #: Of each shard, by its number, the history that the epochs before are of, as the reply to their claims had it.
+    #: By shard number: the history of the earlier epochs, from the reply to their claims.
     histories: dict[str, str] = {}
 
 
 class EpochReadQuery(msgspec.Struct):
-    """Which epoch, and which part of it: ``split`` of ``splits``, counted from 0. ``lost``: about jobs whose leases ended."""
+    """Query of a read: the epoch, and ``split`` of ``splits``, counted from 0. ``lost``: what to do about lost leases."""
 
     epoch: EpochNumber
     split: Annotated[int, Meta(ge=0, le=limits.epoch_jobs_max)] = 0
@@ -57,49 +57,49 @@ class EpochReadQuery(msgspec.Struct):
 
 
 class EpochAckBody(msgspec.Struct):
-    """Up to which epoch everything is done. ``lost``: what to do if leases ran out, ``fail`` changes nothing."""
+    """A request to acknowledge all epochs up to one. ``lost``: what to do about lost leases; ``fail`` changes nothing."""
 
     epoch: EpochNumber
     lost: Literal["fail", "skip"] = "skip"
 
 
 class GroupHeartbeatBody(msgspec.Struct):
-    """For how long the leases go on from now, in ms."""
+    """A heartbeat: the new length of the leases from now, in ms."""
 
     lease_ms: Lease = 5 * limits.MINUTE_MS
 
 
 class EpochClaimReply(msgspec.Struct):
-    """What is claimed as an epoch, and in how many splits it is best read."""
+    """A claimed epoch, and the best number of splits to read it."""
 
     epoch: int
     rows: int
     splits: int
-    histories: dict[str, str]  #: of each shard that is there, for the next claim
+    histories: dict[str, str]  #: by shard, of all available shards; send it with the next claim
 
 
 class EpochAckReply(msgspec.Struct):
-    """How many jobs are done now, and how many were not the group's any more."""
+    """The number of acknowledged jobs, and of jobs whose leases the group had lost."""
 
     acked: int
     lost: int
 
 
 class GroupReleaseReply(msgspec.Struct):
-    """How many jobs are ready again."""
+    """The number of released jobs."""
 
     released: int
 
 
 class GroupHeartbeatReply(msgspec.Struct):
-    """The epochs a group has, and how many of their jobs are not the group's any more."""
+    """The epochs of a group, and the number of their jobs whose leases were lost."""
 
     epochs: list[int]
     lost: int
 
 
 class GroupReply(msgspec.Struct):
-    """A consumer group. ``lag``: jobs that wait in its queues. ``last_seen``: wall clock, ms."""
+    """A consumer group. ``lag``: waiting jobs in its queues. ``last_seen``: wall clock, ms."""
 
     namespace: str
     group: str
@@ -176,7 +176,7 @@ class GroupHandlers(BulkDoor):
         return [GroupReply(*each) for each in await self._groups.standings(namespace)]
 
     async def _while_allowed(self, req: Request, claiming: Coroutine[Any, Any, Epoch]) -> Epoch:
-        """Claim, unless the client's key or token ends while it waits. Raises Unauthorized then."""
+        """Claim an epoch. Raises Unauthorized if the client's key or token expires during the wait."""
         answer = asyncio.ensure_future(claiming)
         permission = Permission(req, self.engine.clock, answer.cancel)
         try:
@@ -188,9 +188,9 @@ class GroupHandlers(BulkDoor):
             permission.cancel()
 
     def _check_histories(self, expected: dict[str, str]) -> dict[str, str]:
-        """Compare the histories of shards with those a group has seen, and return them. Raises HistoryReplaced.
+        """Compare the histories of shards with those that a group has sent, and return them. Raises HistoryReplaced.
 
-        Shards that are not there any more, or were not reached yet, are left out.
+        Shards that do not exist any more, or were not reached yet, are left out.
         """
         found = {}
         for number, engine in enumerate(self.engine.engines):
@@ -201,7 +201,7 @@ class GroupHandlers(BulkDoor):
 
     @staticmethod
     def _consumer(req: Request, group: str) -> str:
-        """Return the namespace a request is about. Who consumes takes jobs and settles them."""
+        """Return the namespace of a request. A consumer needs the rights to claim and to settle."""
         namespace = req.namespace()
         check_name("group", group)
         req.allow(namespace, Right.TAKE)
@@ -209,7 +209,7 @@ class GroupHandlers(BulkDoor):
         return namespace
 
     def routes(self) -> list[Route]:
-        """Return all routes of this part."""
+        """Return the routes of consumer groups."""
         path = "/bulk/groups/{group}"
         routes = [
             Route(
@@ -240,14 +240,14 @@ class GroupHandlers(BulkDoor):
                 "POST",
                 f"{path}/ack",
                 self.ack,
-                "Acknowledge epochs up to one",
+                "Acknowledge all epochs up to one",
                 TAG,
                 EpochAckReply,
                 ACK,
                 body_required=True,
                 also=((409, LeasesLostReply),),
             ),
-            Route("POST", f"{path}/release", self.release, "Give back all that a group holds", TAG, GroupReleaseReply),
+            Route("POST", f"{path}/release", self.release, "Release all jobs of a group", TAG, GroupReleaseReply),
             Route("POST", f"{path}/heartbeat", self.heartbeat, "Renew all leases", TAG, GroupHeartbeatReply, HEARTBEAT),
         ]
         return [route._replace(namespaced=True) for route in routes]

@@ -1,4 +1,4 @@
-"""The journal in bulk: every event from a number on, in order, and never one that is not durable yet."""
+"""The journal in bulk: all events from a number on, in order. Only durable events are returned."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _AT: Final = BodyReader(wire.JournalAtQuery)
 
 
 class JournalHandlers(BulkDoor):
-    """``GET /bulk`` and ``/bulk/journal``. ``rows_max``: how many events may be read at once."""
+    """``GET /bulk`` and ``/bulk/journal``. ``rows_max``: the most events of one read."""
 
     def __init__(self, engine: EngineApi, office: BulkService, rows_max: int) -> None:
         super().__init__(engine, office)
@@ -35,9 +35,9 @@ class JournalHandlers(BulkDoor):
         shards = []
         for number in range(len(self.engine.engines)):
             engine = self.shard(number)
-            # In this order: what is kept can only get less, what is durable only more.
+            # The order matters: the first kept event can only move up, and so can the first event that is not durable.
             history, vouched, following = engine.store.history, engine.journal_vouched, await engine.store.journal_end()
-            if engine.store.capabilities.is_shared:  # what another server has written is durable, too
+            if engine.store.capabilities.is_shared:  # events of another server are durable, too
                 vouched = following
             shards.append(wire.ShardPlace(number, await _first_kept(engine.store), following, vouched, str(history)))
         return wire.BulkReply(shards, self.engine.clock.now_ms(), __version__)
@@ -86,13 +86,13 @@ class JournalHandlers(BulkDoor):
             raise InvalidInput("to must not be less than from")
         if to - seq > self._rows_max:
             raise InvalidInput(f"At most {self._rows_max} events can be read at once (bulk_journal_rows). Ask for fewer.")
-        # On a shared store, another server may know more than this one; the bulk process looks for itself.
+        # On a shared store, another server may have newer events than this one; the bulk process checks this itself.
         if to > durable and not engine.store.capabilities.is_shared:
             raise InvalidInput(f"to is {to}, and only what is before {durable} is durable (vouched, see GET /bulk)")
         return seq, to
 
     def routes(self) -> list[Route]:
-        """Return what this part answers."""
+        """Return the routes of the journal."""
         tag = "Bulk"
         no_arrow = (501, ErrorReply)
         return [
@@ -111,7 +111,7 @@ class JournalHandlers(BulkDoor):
 
 
 async def _first_kept(store: Store) -> int:
-    """Return the number of the oldest event that is kept; of the next one, if none is."""
+    """Return the number of the oldest stored event, or of the next event if none is stored."""
     following = store.journal_next
     first = await store.journal_first()
     return following if first is None else first

@@ -1,4 +1,4 @@
-"""Consumer groups where the other consumers are shown: in Prometheus' metrics."""
+"""Prometheus metrics of consumer groups."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.engine.bulk.consumer_groups import ConsumerGroups, GroupStatus
 
-#: How long a look at the groups is good for: whoever scrapes more often gets the same figures.
+#: How long the figures are reused. More frequent scrapes get the same figures.
 LOOK_MS: Final = 1_000
 _LABELS: Final = ("namespace", "group")
 
 
 class GroupMetrics:
-    """How much waits for each consumer group and how much it holds, as of the last look. There are ``groups_max`` at most."""
+    """Waiting and leased jobs of each consumer group, as of the last update. There are at most ``groups_max`` groups."""
 
     def __init__(self, groups: ConsumerGroups, clock: Clock) -> None:
         self._groups = groups
@@ -31,7 +31,7 @@ class GroupMetrics:
         self._looked_at: int | None = None
 
     async def look(self) -> None:
-        """Find out how it stands with all groups. If that is not to be had, none are shown."""
+        """Update the figures of all groups. If this fails, no group has metrics."""
         now = self._clock.steady_ms()
         if self._looked_at is not None and now - self._looked_at < LOOK_MS:
             return
@@ -42,15 +42,15 @@ class GroupMetrics:
             self._standings = []
 
     def describe(self) -> list[Metric]:
-        """Tell the registry nothing in advance, so that it does not collect at registration."""
+        """Describe no metrics, so that the registry does not collect at registration."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Produce all metrics."""
-        lag = GaugeMetricFamily("penstock_group_lag", "Jobs that wait in the queues of a consumer group.", labels=_LABELS)
+        """Yield all metrics."""
+        lag = GaugeMetricFamily("penstock_group_lag", "Waiting jobs in the queues of a consumer group.", labels=_LABELS)
         held = GaugeMetricFamily("penstock_group_in_flight", "Jobs that a consumer group holds.", labels=_LABELS)
         seen = GaugeMetricFamily(
-            "penstock_group_last_seen_seconds", "When a consumer group was last heard of, since 1970.", labels=_LABELS
+            "penstock_group_last_seen_seconds", "Time of the last request of a consumer group, since 1970.", labels=_LABELS
         )
         for each in self._standings:
             who = (each.namespace, each.group)

@@ -1,4 +1,4 @@
-"""What all bulk endpoints share: whom a request is about, the processes and the spool."""
+"""Base of all bulk endpoints: the namespace of a request, the bulk processes and the spool."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class BulkService:
         self._removing: set[asyncio.Task[None]] = set()
 
     async def answer(self, task: str, **given: Any) -> dict[str, Any]:
-        """Have one file made that answers a request, and return what the task says of it. It is removed after a while."""
+        """Run a task that makes one file, and return the task's result. The file is removed after some time."""
         directory = self.spool.directory()
         size = 0
         try:
@@ -53,7 +53,7 @@ class BulkService:
         return made
 
     async def pack(self, body: bytes, constants: Mapping[str, str]) -> list[PackedRows]:
-        """Have rows that are to be staged checked, and packed for their queues. Raises InvalidInput."""
+        """Check rows that are to be staged, and pack them for their queues. Raises InvalidInput."""
         directory = self.spool.directory()
         loop = asyncio.get_running_loop()
         path = directory / "rows.arrow"
@@ -74,19 +74,19 @@ class BulkService:
         task.add_done_callback(self._removing.discard)
 
     async def close(self) -> None:
-        """End what is under way, and leave nothing behind."""
+        """Stop the work in progress, and remove all files."""
         await self.processes.close()
         self.spool.close()
 
 
 def _read_chunks(path: Path, chunks: list[tuple[str, int, int]]) -> list[PackedRows]:
-    """Read rows that were packed, each chunk by itself, so that they are in memory once."""
+    """Read packed rows chunk by chunk, so that they are in memory only once."""
     with path.open("rb") as file:
         return [PackedRows(queue, count, file.read(length)) for queue, count, length in chunks]
 
 
 def check_history(shard: int, store: Store, expected: str) -> None:
-    """Compare the history of a shard with the one that a reader's place is of. Raises HistoryReplaced."""
+    """Compare the history of a shard with the history of the reader's position. Raises HistoryReplaced."""
     if not expected or expected == str(store.history):
         return
     before = History.parse(expected)
@@ -100,7 +100,7 @@ def check_history(shard: int, store: Store, expected: str) -> None:
 
 
 class BulkDoor:
-    """The handlers are methods of the classes that build on this."""
+    """Base class of the handlers."""
 
     def __init__(self, engine: EngineApi, office: BulkService) -> None:
         self.engine = engine
@@ -108,13 +108,13 @@ class BulkDoor:
 
     @staticmethod
     def namespace(req: Request) -> str:
-        """Return the namespace a request is about; ``*`` is all of them. Who may ask for it was looked at before."""
+        """Return the namespace of a request; ``*``: all namespaces. The right to it is already checked."""
         if req.header("x-namespace") == ANYWHERE:
             return ANYWHERE
         return req.namespace()
 
     def shard(self, number: int) -> ShardApi:
-        """Return a shard that can be read from. Raises InvalidInput, StorageFailed."""
+        """Return a shard that is readable. Raises InvalidInput, StorageFailed."""
         engines = self.engine.engines
         if not 0 <= number < len(engines):
             raise InvalidInput(f"There is no shard {number}: they are counted from 0 to {len(engines) - 1}. See GET /bulk.")

@@ -1,4 +1,4 @@
-"""Snapshots: all jobs of one moment, as files that are fetched part by part."""
+"""Snapshots: all jobs of one moment, as files that clients fetch part by part."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _GONE: Final = Plain(b"", status=204)
 
 
 class _Snapshot:
-    """Files, whose they are, and when they are removed."""
+    """The files of a snapshot, its namespace, and its time of removal."""
 
     def __init__(self, namespace: str, directory: Path) -> None:
         self.namespace = namespace
@@ -42,7 +42,7 @@ class _Snapshot:
         self.paths: list[str] = []
         self.parts: list[wire.PartReply] = []
         self.damaged = 0
-        self.unfetched: set[int] = set()  #: parts that nobody has asked for yet
+        self.unfetched: set[int] = set()  #: parts that no client has asked for yet
         self.used_at = 0  #: steady clock, ms
         self.alarm: Alarm | None = None
 
@@ -52,13 +52,13 @@ class _Snapshot:
 
 
 class SnapshotHandlers(BulkDoor):
-    """``/bulk/snapshots``. ``kept_ms``: how long a snapshot outlives its last use."""
+    """``/bulk/snapshots``. ``kept_ms``: how long a snapshot is kept after its last use."""
 
     def __init__(self, engine: EngineApi, office: BulkService, kept_ms: int) -> None:
         super().__init__(engine, office)
         self._kept_ms = kept_ms
         self._kept: dict[str, _Snapshot] = {}
-        self._making: dict[str, int] = {}  #: how many are being made, by namespace
+        self._making: dict[str, int] = {}  #: snapshots in progress, by namespace
         self._removing: set[asyncio.Task[None]] = set()
 
     async def take(self, req: Request) -> Plain:
@@ -127,9 +127,9 @@ class SnapshotHandlers(BulkDoor):
         return wire.SnapshotReply(name, rows, snapshot.parts, taken_at, expires_at, snapshot.damaged)
 
     async def _make_room(self, namespace: str) -> None:
-        """Remove snapshots that were fetched, the longest unused first, if there are too many. Raises TooMany.
+        """Remove fetched snapshots, the longest unused first, if there are too many. Raises TooMany.
 
-        A program like Spark does not say when it needs one no longer.
+        A program like Spark does not report when it has finished with a snapshot.
         """
         while (is_full := self._is_full(namespace)) or self.office.spool.is_tight:
             before_ms = self.office.clock.steady_ms() - limits.bulk_fetched_ms
@@ -159,14 +159,14 @@ class SnapshotHandlers(BulkDoor):
         return found
 
     def _use(self, name: str, snapshot: _Snapshot) -> None:
-        """Keep it for some more time."""
+        """Extend the life of a snapshot, because it is used."""
         clock = self.office.clock
         snapshot.used_at = clock.steady_ms()
         if snapshot.alarm is None:
             snapshot.alarm = clock.call_at(snapshot.used_at + self._kept_ms, lambda: self._look(name, snapshot))
 
     def _look(self, name: str, snapshot: _Snapshot) -> None:
-        """Remove it if it was not used for so long; else look again when that may be."""
+        """Remove a snapshot if it is unused for ``kept_ms``; else set the next check."""
         snapshot.alarm = None
         if self._kept.get(name) is not snapshot:
             return
@@ -186,14 +186,14 @@ class SnapshotHandlers(BulkDoor):
             await self.office.spool.remove(snapshot.directory, snapshot.bytes)
 
     def close(self) -> None:
-        """Forget all of them; their files go with the spool."""
+        """Drop all snapshots; their files are removed with the spool."""
         for snapshot in self._kept.values():
             if snapshot.alarm is not None:
                 snapshot.alarm.cancel()
         self._kept.clear()
 
     def routes(self) -> list[Route]:
-        """Return what this part answers."""
+        """Return the routes of snapshots."""
         tag, path = "Bulk", "/bulk/snapshots"
         also: Any = ((501, ErrorReply),)
         return [

@@ -1,4 +1,4 @@
-"""Handlers about staged writes: rows that come in out of sight, and appear with one small commit."""
+"""Handlers of staged writes: rows that are not visible before a commit publishes them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Key = Annotated[str, Meta(min_length=1, max_length=limits.idempotency_key_chars_
 
 
 class CommitBody(msgspec.Struct):
-    """What is to appear. ``key``: the same key again is the same commit. ``wait_ms``: how long to wait until it has."""
+    """A commit of staged rows. ``key``: the same key is the same commit. ``wait_ms``: the longest wait until it is done."""
 
     key: Key
     txns: Annotated[list[str], Meta(max_length=limits.commit_txns_max)]
@@ -38,7 +38,7 @@ class CommitBody(msgspec.Struct):
 
 
 class StageQuery(msgspec.Struct):
-    """Which part of a staged write this is. Other parameters are what columns that are missing have in all rows."""
+    """Query of a part of a staged write. Other parameters are constants for missing columns."""
 
     part: Annotated[int, Meta(ge=0, le=limits.stage_part_max)] = 0
     queue: str | None = None
@@ -58,24 +58,24 @@ class StageQuery(msgspec.Struct):
 
 
 class StagedReply(msgspec.Struct):
-    """What is staged now as a part."""
+    """The rows that are staged as a part."""
 
     rows: int
-    bytes: int  #: as they are kept
+    bytes: int  #: as they are stored
 
 
 class CommitReply(msgspec.Struct):
-    """How it stands with a commit: its rows will appear, or are all there."""
+    """The state of a commit: its rows will be published, or all are."""
 
     key: str
     rows: int
     state: Literal["committed", "published"]
-    duplicate: bool  #: the key was used before, and nothing was done
-    known: int = 0  #: rows that made no new jobs so far, because another job has their key or unique key
+    duplicate: bool  #: the key was used before, and nothing was changed
+    known: int = 0  #: rows that made no job so far, because another job has their key or unique key
 
 
 class AbortReply(msgspec.Struct):
-    """How many rows were dropped. What was committed is not among them."""
+    """The number of dropped rows. Committed rows are not dropped."""
 
     rows: int
 
@@ -121,13 +121,13 @@ class StageHandlers:
         return AbortReply(await self._stages.abort(req.namespace(), txn))
 
     def routes(self) -> list[Route]:
-        """Return all routes of this part."""
+        """Return the routes of staged writes."""
         routes = [
             Route(
                 "POST",
                 "/bulk/stages/{txn}",
                 self.stage,
-                "Stage rows, out of sight",
+                "Stage rows, not visible yet",
                 TAG,
                 StagedReply,
                 query=STAGE,
@@ -135,24 +135,24 @@ class StageHandlers:
                 body_required=True,
                 also=((501, ErrorReply), (507, ErrorReply)),
             ),
-            Route("POST", "/bulk/stages/{txn}/abort", self.abort, "Drop what is staged and not committed", TAG, AbortReply),
+            Route("POST", "/bulk/stages/{txn}/abort", self.abort, "Drop rows that are not committed", TAG, AbortReply),
             Route(
                 "POST",
                 "/bulk/commits",
                 self.commit,
-                "Have staged rows appear, exactly once",
+                "Publish staged rows, exactly once",
                 TAG,
                 CommitReply,
                 COMMIT,
                 body_required=True,
             ),
-            Route("GET", "/bulk/commits/{key}", self.state, "How it stands with a commit", TAG, CommitReply),
+            Route("GET", "/bulk/commits/{key}", self.state, "The state of a commit", TAG, CommitReply),
         ]
         return [route._replace(namespaced=True) for route in routes]
 
 
 def check_name(what: str, name: str) -> None:
-    """Raise InvalidInput for what cannot be the name of a group or of a staged write."""
+    """Raise InvalidInput unless ``name`` is a valid name of a group or a staged write."""
     if not 0 < len(name) <= limits.name_chars_max or _NAME.match(name) is None:
         raise InvalidInput(
             f"{what} must have between 1 and {limits.name_chars_max} characters, letters, digits and _.:@=+~- only"

@@ -1,4 +1,4 @@
-"""What goes in and out of the bulk endpoints."""
+"""Requests and replies of the bulk endpoints."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from typing import Final
 
 import msgspec
 
-#: An Arrow IPC stream; behind it ``PNSTROWS`` and the number of rows, eight bytes, lowest first.
+#: An Arrow IPC stream, then ``PNSTROWS`` and the number of rows in eight bytes, lowest first.
 ARROW: Final = "application/vnd.apache.arrow.stream"
-#: Says the same as the trailer, before the first row.
+#: The same number as in the trailer, sent before the first row.
 ROWS_HEADER: Final = "x-penstock-rows"
 
 
 class ShardPlace(msgspec.Struct):
-    """How far the journal of a shard reaches."""
+    """The range of the journal of a shard."""
 
     shard: int
-    journal_first: int  #: number of the oldest event that is kept
+    journal_first: int  #: number of the oldest stored event
     journal_next: int  #: number that the next event will get
     vouched: int  #: number of the first event that is not durable yet: readers stop there
-    history: str  #: which history these numbers are of: the identity of the store, and its epoch behind a colon
+    history: str  #: the history of these numbers: the identity of the store, a colon, and its epoch
 
 
 class BulkReply(msgspec.Struct):
-    """What can be read in bulk."""
+    """The contents that can be read in bulk."""
 
     shards: list[ShardPlace]
     server_time: int  #: wall clock, ms
@@ -31,14 +31,14 @@ class BulkReply(msgspec.Struct):
 
 
 class SnapshotBody(msgspec.Struct):
-    """Which jobs to take a snapshot of. Moments are wall-clock milliseconds; what is left out chooses everything."""
+    """A request for a snapshot of jobs. Times are wall-clock ms. A missing field selects everything."""
 
     table: str = "jobs"
     queues: list[str] | None = None
     states: list[str] | None = None
     created_from: int | None = None
-    created_to: int | None = None  #: not including it
-    include_payload: bool = True  #: with value, headers and result
+    created_to: int | None = None  #: exclusive
+    include_payload: bool = True  #: with payload, headers and result
     rows_per_part: int = 100_000
 
 
@@ -52,33 +52,33 @@ class PartReply(msgspec.Struct):
 
 
 class SnapshotReply(msgspec.Struct):
-    """A snapshot: as long as it is used, or for some minutes after that, its parts can be fetched."""
+    """A snapshot. Its parts can be fetched until some minutes after its last use."""
 
     id: str
     rows: int
     parts: list[PartReply]
     taken_at: int  #: wall clock, ms
-    expires_at: int  #: wall clock, ms; later if it is used
+    expires_at: int  #: wall clock, ms; extended by each use
     damaged: int  #: jobs that were left out because their payloads are damaged
 
 
 class JournalQuery(msgspec.Struct):
-    """A stretch of a shard's journal. ``to`` is not included; left out: as far as is durable, or as may be asked for."""
+    """A range of a shard's journal. ``to`` is exclusive; default: the end of the durable events, or the most per read."""
 
     from_: int = msgspec.field(name="from")
     to: int | None = None
     shard: int = 0
-    history: str = ""  #: of which ``from`` is, as ``GET /bulk`` had it; empty: whichever there is
+    history: str = ""  #: the history of ``from``, from ``GET /bulk``; empty: any
 
 
 class JournalAtQuery(msgspec.Struct):
-    """A moment, wall clock in ms."""
+    """A time, wall clock in ms."""
 
     timestamp: int
     shard: int = 0
 
 
 class JournalAtReply(msgspec.Struct):
-    """Number of the first event at or after a moment; if there is none yet, the number the next one will get."""
+    """The number of the first event at or after a time; if there is none yet, the number of the next event."""
 
     seq: int

@@ -1,7 +1,7 @@
-"""The HTTP application: from a request to its handler, and from the answer, or the error, to the reply.
+"""The HTTP application: passes a request to its handler, and turns the answer or the error into the response.
 
-It speaks RSGI, the interface of the HTTP server underneath (Granian), because that is twice as fast as ASGI and still gives us
-HTTP/1.1, HTTP/2, streams and WebSockets; see docs/adr/0001.
+It uses RSGI, the interface of the HTTP server below it (Granian). RSGI is twice as fast as ASGI, and supports HTTP/1.1,
+HTTP/2, streams and WebSockets; see docs/adr/0001.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ _PREFLIGHT: Final = [
 
 
 class Traffic(Protocol):
-    """A connection that somebody wants to know the traffic of."""
+    """A connection whose traffic is counted."""
 
     def count_other(self, size: int) -> None:
-        """Hear how many bytes an answer had."""
+        """Count the bytes of an answer."""
 
 
 async def not_found(_req: Request, **_params: str) -> Never:
-    """Answer what has no route."""
+    """Answer a request that has no route."""
     raise RouteNotFound
 
 
@@ -74,7 +74,7 @@ async def _head_refused(_req: Request, **_params: str) -> Never:
 
 
 class Heads(NamedTuple):
-    """The headers that answers have, by their kind. ``origin``: what every answer tells browsers; ``preflight`` what more."""
+    """The headers of answers, by kind. ``origin``: for browsers, in every answer; ``preflight``: more for preflights."""
 
     origin: Headers
     preflight: Headers
@@ -97,15 +97,15 @@ def _warned(heads: Heads, warning: str) -> Headers:
 
 
 class HttpApp:
-    """Answers the routes it is given.
+    """Serves the given routes.
 
-    ``gate`` is asked who it is and whether they may, ``window`` limits how often a client may ask (None: not at all),
-    ``origins`` decides which web pages may call from a browser. ``websocket`` serves WebSockets (None: there
-    are none); what it raises before it accepts the connection is the answer to the handshake, said through ``links``.
-    ``plain_errors``: what has no route is answered with a line of text. ``stray`` answers it, if that is said otherwise.
-    ``error_body`` spells errors as JSON. ``share`` decides when a request of a namespace begins.
-    ``flows`` are the connections that streams run over: they are told what else is sent.
-    ``answers`` bounds the large answers that clients have not taken (None: they are not counted).
+    ``gate`` authenticates clients and checks their rights, ``window`` limits how often a client may send requests (None: no
+    limit), ``origins`` decides which web pages may call from a browser. ``websocket`` serves WebSockets (None: there are
+    none). An error that it raises before it accepts the connection is the answer to the handshake, sent through ``links``.
+    ``plain_errors``: a request without a route is answered with a line of text. ``stray`` replaces the handler for such
+    requests. ``error_body`` encodes errors as JSON. ``share`` decides when a request of a namespace begins. ``flows`` are
+    the connections that streams use; they count the other answers sent on them. ``answers`` bounds the large answers that
+    clients have not read (None: they are not counted).
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class HttpApp:
         self._address = address
         self._links = links
         self._websocket = websocket
-        #: Of requests that have none: whoever shows a good token is let in, and the handler decides.
+        #: For requests without a route: any client with a valid token is admitted, and the handler decides.
         self._no_route = Route("", "", stray, "", "", asks=True, plain_errors=plain_errors)
         self._error_body = error_body
         self._flows = flows if flows is not None else {}
@@ -145,8 +145,8 @@ class HttpApp:
         self._heads = (_heads(asking), _heads(is_open))  #: by whether the gate is open, which may change
         self._answers = answers
         self._watched = {} if answers is None else answers.http2  #: connections over HTTP/2 with unread answers
-        self._under_way: set[Request] = set()  #: requests that are not over
-        self._sockets: set[Scope] = set()  #: WebSockets that are not over
+        self._under_way: set[Request] = set()  #: requests that have not ended
+        self._sockets: set[Scope] = set()  #: WebSockets that have not ended
         self._share = share
         self.bodies = Bodies(clock, self._network_of, share, answers)
         self._encode = msgspec.json.Encoder().encode
@@ -167,10 +167,10 @@ class HttpApp:
                 if method == "OPTIONS":
                     proto.response_empty(204, heads.preflight)
                     return
-                # Every request counts against the limit of its client before anything else is done for it. The route comes
-                # next, because it decides how a refusal is spelled; that takes no longer than reading the path once.
+                # Every request is counted against the limit of its client before any other work. Finding the route comes
+                # next, because the route decides the form of an error. That takes no longer than one pass over the path.
                 refused = None if self._window is None else self._pace(scope, self._window)
-                # A request for the head only is answered by the handler of GET; the server leaves the body out.
+                # A HEAD request is answered by the handler of GET; the server omits the body.
                 found, params = self._router.find("GET" if method == "HEAD" else method, scope.path)
                 if found is not None:
                     route = found
@@ -201,7 +201,7 @@ class HttpApp:
             self._under_way.discard(request)
 
     def _leave(self, request: Request) -> None:
-        """Give back what a request held while it was worked on."""
+        """Give back the resources that a request held."""
         if self._watched and self._answers is not None:
             self._answers.count_request(ends_of(request.scope), head_bytes(request.scope))
         if request.held or self._share.shared or request.has_turn:
@@ -209,7 +209,7 @@ class HttpApp:
             self._share.leave()
 
     def _render(self, request: Request, heads: Heads, answer: object) -> tuple[int, Headers, bytes]:
-        """Return an answer that is given at once: its status, headers and body."""
+        """Return an answer that is sent at once: its status, headers and body."""
         if type(answer) is Plain:
             status, headers, body = answer.status, [("content-type", answer.content_type), *heads.origin], answer.body
         else:
@@ -222,7 +222,7 @@ class HttpApp:
     async def _answer_in_parts(
         self, request: Request, proto: HttpProtocol, writer: AnswerWriter, route: Route, answer: object
     ) -> bool:
-        """Give an answer that goes on, or is too long for one step of the event loop; False if it is none of these."""
+        """Send an answer that is a stream, or too long for one step of the event loop. Return False if it is neither."""
         scope = request.scope
         if type(answer) is Stream or type(answer) is File:
             await self._go_on(scope.method, proto, answer)
@@ -240,7 +240,7 @@ class HttpApp:
         if route.meter is not None:
             writer.response_bytes(200, headers, b"".join(parts))
             return True
-        with contextlib.suppress(RuntimeError):  # the client is gone
+        with contextlib.suppress(RuntimeError):  # the client has disconnected
             transport = proto.response_stream(200, [*headers, ("content-length", str(size))])
             for part in parts:
                 await transport.send_bytes(part)
@@ -264,7 +264,7 @@ class HttpApp:
         return True
 
     def _turn_of(self, request: Request, route: Route, params: dict[str, str]) -> asyncio.Future[None] | None:
-        """Return what a request has to wait for before it begins: its namespace may have begun enough for now."""
+        """Return what a request must wait for before it begins: its namespace may have enough requests in progress."""
         if "ns" in params:
             tenant = params["ns"]
         elif not route.namespaced:
@@ -273,7 +273,7 @@ class HttpApp:
             tenant = request.header("x-namespace", DEFAULT_NAMESPACE)
         else:
             tenant = DEFAULT_NAMESPACE
-        if not self._gate.is_open:  # some handlers check rights later; no request may wait in the line of others
+        if not self._gate.is_open:  # some handlers check rights later; no request may wait in the queue of another namespace
             tenant = request.identity.tenant(tenant)
         request.tenant = tenant
         share = self._share
@@ -285,7 +285,7 @@ class HttpApp:
         return place
 
     async def _go_on(self, method: str, proto: HttpProtocol, answer: Stream | File) -> None:
-        """Give an answer that goes on, or is sent by the server underneath."""
+        """Send an answer that is a stream, or a file that the HTTP server sends."""
         headers = [
             ("content-type", answer.content_type),
             ("cache-control", "no-cache"),
@@ -324,7 +324,10 @@ class HttpApp:
             self._sockets.discard(scope)
 
     async def _refuse(self, scope: Scope, proto: RSGIWebsocketProtocol, error: PenstockError) -> None:
-        """Answer a handshake with an error. The server underneath can give the status; the rest is said before it does."""
+        """Answer a handshake with an error.
+
+        The HTTP server sends only the status, so the rest is written to the socket before.
+        """
         status, body = status_of(error), self._error_body(error)
         if self._links.reach(scope):
             headers = [
@@ -354,26 +357,26 @@ class HttpApp:
         try:
             request.identity = identity = await self._gate.identify(shown)
         except Unauthorized:
-            if route.plain_errors and route is not self._no_route:  # as mqueue says it
+            if route.plain_errors and route is not self._no_route:  # the format of mqueue
                 raise Unauthorized("Invalid token" if shown else "Missing token") from None
             raise
         if not route.asks:
             identity.check(request.header("x-namespace", DEFAULT_NAMESPACE) if route.namespaced else ANYWHERE, route.right)
 
     def _pace(self, scope: Scope, window: SlidingWindow) -> RateLimited | None:
-        """Count a request of a client; return what it is refused with if it is one too many. Probes do not count."""
+        """Count a request of a client. Return the error if the client is over its limit. Probes are not counted."""
         if scope.path in self._probes and scope.method in _PROBING:
             return None
         wait_ms = window.retry_after_ms(self.client_of(scope))
         return RateLimited(retry_after_ms=wait_ms) if wait_ms else None
 
     def _who(self, scope: Scope, request: Request) -> str:
-        """Name the client whose unread answers are counted: the identity, or the address if there is none."""
+        """Return the name of a client for counting its unread answers: its identity, or else its address."""
         subject = request.identity.subject
         return f"identity {subject}" if subject else self._network_of(scope)
 
     def in_use(self) -> dict[str, str]:
-        """Return the connections with a request under way, by their ends, and the holder of each.
+        """Return the connections with a request in progress, by their ends, each with its holder.
 
         A holder is the namespace of an identity, so that several keys of one namespace are one holder, or else an address.
         """
@@ -389,11 +392,14 @@ class HttpApp:
         return f"namespace {request.tenant}" if request.identity.subject else self._network_of(request.scope)
 
     def _network_of(self, scope: Scope) -> str:
-        """Return what all addresses of one client have in common: one with IPv6 has a whole network of them."""
+        """Return the network of a client: what all its addresses have in common.
+
+        An IPv6 client has a whole network of addresses.
+        """
         return network_of(self.client_of(scope))
 
     def client_of(self, scope: Scope) -> str:
-        """Return the address of the client itself, whoever stands between."""
+        """Return the address of the client itself, also behind a proxy."""
         return self._address.behind(scope)
 
     def _answer_error(self, writer: AnswerWriter, error: Exception, *, plain: bool) -> None:

@@ -1,10 +1,10 @@
-"""Reading request bodies: size first, then shape, then the contract's own words for what is wrong.
+"""Reading request bodies: check the size, then decode, then report errors in the words of the contract.
 
-A small, sound body is decoded in one step into its struct. Only when that fails is it looked at again, field by field, to find
-the words the contract has for the mistake, or to forgive what the contract forgives: null for "not given", 5.0 for 5.
+A small, valid body is decoded in one step into its struct. Only if that fails, the body is read again, field by field, to
+find the contract's error text, or to accept what the contract accepts: null for a missing field, 5.0 for 5.
 
-That, and reading large bodies, is done in slices (core/slices), item by item: each item is decoded in one step if it is sound,
-and only the one that is not is explained.
+This second reading, and that of large bodies, is done in slices (core/slices), item by item. A valid item is decoded in one
+step; only an invalid item is examined further.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-#: Numbers that must be whole; of the others the part behind the point is dropped.
+#: Numbers that must be whole. Other integer fields drop the fraction.
 WHOLE_NUMBERS: Final = frozenset({"priority", "maxAttempts", "attempts", "count", "limit", "offset", "every", "repeatEvery"})
 _INVALID = "Invalid JSON body"
 
@@ -47,13 +47,13 @@ class BodyReader(Generic[T]):
         self._is_optional = not any(field.required for field in info.fields)
 
     async def read(self, req: ApiRequest) -> T:
-        """Read a body that must be there."""
+        """Read a required body."""
         body = await req.body()
         sound = self.sound(body)
         return await in_slices(self.steps(body)) if sound is None else sound
 
     async def read_optional(self, req: ApiRequest) -> T:
-        """Read a body that may be empty: then everything has its default."""
+        """Read a body that may be empty: then every field has its default."""
         body = await req.body()
         if not body.strip():
             body = b"{}"
@@ -61,14 +61,14 @@ class BodyReader(Generic[T]):
         return await in_slices(self.steps(body)) if sound is None else sound
 
     async def take(self, body: bytes) -> T:
-        """Turn bytes into the shape, in slices if that takes long. Raises InvalidInput in the contract's words."""
+        """Decode bytes into the shape, in slices if that takes long. Raises InvalidInput with the contract's text."""
         sound = self.sound(body)
         return await in_slices(self.steps(body)) if sound is None else sound
 
     def sound(self, body: bytes) -> T | None:
-        """Turn few bytes into the shape, in one step; None if they are many, or have to be looked at field by field.
+        """Decode a small body into the shape, in one step. Return None if it is large, or must be read field by field.
 
-        Raises InvalidInput. There is no coroutine for this, because nearly all requests need nothing else.
+        Raises InvalidInput. This is not a coroutine, because nearly all requests need only this step.
         """
         if len(body) > limits.small_body_bytes:
             return None
@@ -82,12 +82,12 @@ class BodyReader(Generic[T]):
             raise InvalidInput(_INVALID) from None
 
     def parse(self, body: bytes) -> T:
-        """Turn bytes that are known to be few into the shape. Raises InvalidInput in the contract's words."""
+        """Decode bytes that are known to be few into the shape. Raises InvalidInput with the contract's text."""
         sound = self.sound(body)
         return at_once(self.steps(body)) if sound is None else sound
 
     def steps(self, body: bytes, flawed: Callable[[str, msgspec.Raw], None] | None = None) -> Steps[T]:
-        """Turn bytes into the shape, in steps. Raises InvalidInput in the contract's words.
+        """Decode bytes into the shape, in steps. Raises InvalidInput with the contract's text.
 
         ``flawed`` is called with the place and the text of each item that could not be decoded in one step.
         """
@@ -97,7 +97,7 @@ class BodyReader(Generic[T]):
         return built
 
     def parse_query(self, req: ApiRequest) -> T:
-        """Turn a query string into the shape: numbers are read as such, everything else is text."""
+        """Decode a query string into the shape: numbers are read as numbers, everything else is text."""
         query = req.query()
         if not query and self._is_optional:
             return self._decode(b"{}")
@@ -113,7 +113,7 @@ class BodyReader(Generic[T]):
 
 
 def check_text(body: bytes, otherwise: str) -> Steps[None]:
-    """Raise InvalidInput unless a body is UTF-8 and has the syntax of JSON, in steps."""
+    """Raise InvalidInput unless a body is UTF-8 and has valid JSON syntax, in steps."""
     try:
         if not body.isascii():
             body.decode()
@@ -131,12 +131,15 @@ _decode_items: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 @lru_cache(maxsize=1_024)
 def decoder_of(shape: Any) -> Callable[[bytes | msgspec.Raw], Any]:
-    """Return what decodes JSON of a shape."""
+    """Return the JSON decoder of a shape."""
     return msgspec.json.Decoder(shape).decode
 
 
 def items_steps(raw: bytes | msgspec.Raw, most: int) -> Steps[list[msgspec.Raw] | None]:
-    """Take a JSON array apart, in steps. Returns None if it has more than ``most`` items. Raises msgspec.ValidationError."""
+    """Split a JSON array into its items, in steps. Return None if it has more than ``most`` items.
+
+    Raises msgspec.ValidationError.
+    """
     if len(memoryview(raw)) > limits.small_body_bytes:
         text = bytes(raw)
         if (yield from count_steps(text, max(most, _FEW))) > max(most, _FEW):
@@ -148,14 +151,14 @@ def items_steps(raw: bytes | msgspec.Raw, most: int) -> Steps[list[msgspec.Raw] 
 
 
 def item_shape(shape: Any) -> Any:
-    """Return the shape of the items of a shape that is an array, or may be one; None if it is none."""
+    """Return the shape of the items, for a shape that is an array or may be one; else None."""
     kinds = _kinds(inspect.type_info(shape))
     found = next((each for each in kinds if isinstance(each, inspect.ListType)), None)
     return found.item_type.cls if found is not None and isinstance(found.item_type, inspect.StructType) else None
 
 
 def sound_steps(body: bytes, decode: Callable[[bytes], Any], item: Any) -> Steps[Any]:
-    """Decode a body that must be sound, in steps: a large array item by item. ``item``: the shape of these.
+    """Decode a body without correcting it, in steps: a large array item by item. ``item``: the shape of its items.
 
     Raises msgspec.DecodeError, which names the place of the mistake, or InvalidInput for too many items.
     """
@@ -178,12 +181,12 @@ def sound_steps(body: bytes, decode: Callable[[bytes], Any], item: Any) -> Steps
     return built
 
 
-#: So many values take no time worth mentioning, whatever the limit for them is.
+#: This many values take a negligible time, whatever their limit is.
 _FEW: Final = 100_000
 
 
 def _number_literal(text: str) -> bytes:
-    """Return a JSON number for what looks like one, and a JSON string for everything else."""
+    """Return a JSON number for a text that is a number, and a JSON string for every other text."""
     try:
         value = float("" if "_" in text else text)  # Python would read 1_0 as 10
     except ValueError:
@@ -205,7 +208,7 @@ def _fields(raw: bytes | msgspec.Raw, otherwise: str) -> Steps[dict[str, msgspec
 
 
 def _kinds(kind: inspect.Type) -> tuple[inspect.Type, ...]:
-    if isinstance(kind, inspect.Metadata):  # what the OpenAPI document says of it
+    if isinstance(kind, inspect.Metadata):  # the description for the OpenAPI document
         kind = kind.type
     return kind.types if isinstance(kind, inspect.UnionType) else (kind,)
 
@@ -216,7 +219,7 @@ def _build(
     where: str,
     flawed: Callable[[str, msgspec.Raw], None] | None,
 ) -> Steps[Any]:
-    """Make a struct from its fields, checked one after the other in the order of the struct."""
+    """Build a struct from its fields, which are checked in the order of the struct."""
     values: dict[str, Any] = {}
     for field in info.fields:
         raw = given.get(field.encode_name)
@@ -225,7 +228,7 @@ def _build(
         if raw is None or (not takes_anything and _is_null(raw)):
             if field.required:
                 raise InvalidInput(f"{where}{field.encode_name} is required")
-            if raw is not None and field.default is msgspec.UNSET:  # a field that tells null from "not given"
+            if raw is not None and field.default is msgspec.UNSET:  # a field that distinguishes null from a missing field
                 values[field.name] = None
             continue
         name, kind = f"{where}{field.encode_name}", _likely(kinds, raw)
@@ -241,7 +244,7 @@ _NULL_BYTES: Final = 4
 
 
 def _likely(kinds: tuple[inspect.Type, ...], raw: msgspec.Raw) -> inspect.Type:
-    """Return which of several kinds a value is meant to be: the first, unless it is an object or array and one of them is."""
+    """Return the kind that a value should have: the first, unless it is an object or array and one of the kinds is."""
     given = [kind for kind in kinds if not isinstance(kind, inspect.NoneType)]
     nested: dict[bytes, type[inspect.Type]] = {b"{": inspect.StructType, b"[": inspect.ListType}
     wanted = nested.get(bytes(memoryview(raw)[:1]), inspect.Type)

@@ -1,4 +1,4 @@
-"""Errors over HTTP: one table from class to status, one shape of body."""
+"""Errors over HTTP: one table from error class to status, and one shape of the body."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.core import errors
 
-#: The first class of an error's family tree that is listed here decides.
+#: The status of each error class. For a class that is not listed, the first listed class in its MRO counts.
 STATUS: Final[dict[type[errors.PenstockError], int]] = {
     errors.InvalidInput: 400,
     errors.WrongState: 400,
@@ -67,19 +67,19 @@ STATUS: Final[dict[type[errors.PenstockError], int]] = {
     errors.LakeUnavailable: 501,
     errors.PenstockError: 500,
 }
-#: Carries the stable code of an error, because the body is the contract's and has no room for it.
+#: Has the stable code of an error, because the body is fixed by the contract and has no field for it.
 CODE_HEADER: Final = "penstock-error"
 
 
 class ErrorReply(msgspec.Struct):
-    """What went wrong, in words."""
+    """An error, with its text."""
 
     ok: bool
     error: str
 
 
 class JournalGoneReply(msgspec.Struct):
-    """What was asked for is not kept any more, and where to go on."""
+    """The requested events are no longer kept, and where to continue."""
 
     ok: bool
     error: str
@@ -87,7 +87,7 @@ class JournalGoneReply(msgspec.Struct):
 
 
 class LeasesLostReply(msgspec.Struct):
-    """Jobs of an epoch are no longer the group's: how many of which."""
+    """Some jobs of an epoch no longer belong to the group: how many, and which."""
 
     ok: bool
     error: str
@@ -96,18 +96,18 @@ class LeasesLostReply(msgspec.Struct):
 
 
 class Refused(errors.InvalidInput):
-    """The request was understood and refused, in the words of the door's contract."""
+    """The request is valid but refused, with the text of the door's contract."""
 
     code = "refused"
 
 
 def status_of(error: errors.PenstockError) -> int:
-    """Return the status an error is answered with."""
+    """Return the HTTP status of an error."""
     return next(STATUS[family] for family in type(error).__mro__ if family in STATUS)
 
 
 def headers_of(error: errors.PenstockError) -> list[tuple[str, str]]:
-    """Return the headers an error is answered with."""
+    """Return the headers of an error's response."""
     headers = [(CODE_HEADER, error.code)]
     if isinstance(error, errors.RateLimited):
         headers.append(("retry-after", str(-(-error.retry_after_ms // 1000))))
@@ -121,7 +121,7 @@ def headers_of(error: errors.PenstockError) -> list[tuple[str, str]]:
 
 
 def body_of(error: errors.PenstockError) -> bytes:
-    """Return the body an error is answered with."""
+    """Return the body of an error's response."""
     if isinstance(error, errors.JournalGone):
         return msgspec.json.encode(JournalGoneReply(ok=False, error=str(error), journal_first=error.first))
     if isinstance(error, errors.EpochLeasesLost):

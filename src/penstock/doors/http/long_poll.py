@@ -1,4 +1,4 @@
-"""Claims of HTTP clients, which may hang up while they wait, or end the wait by its id."""
+"""Claims of HTTP clients, which may disconnect while they wait, or end the wait by its id."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
 
 
 class PullWaits:
-    """Pulls that wait for a job and have a wait id, so that their client can end them. Several may have the same id.
+    """Pulls that wait for a job and have a wait id, so that their client can end them. Several pulls may have the same id.
 
-    A client that hangs up ends its pull, too, but the server notices that later: a job that becomes ready in between would
-    be leased to a client that is gone.
+    A client that disconnects also ends its pull, but the server notices that later: a job that becomes ready in between
+    would be leased to a client that has disconnected.
     """
 
     def __init__(self) -> None:
         self._waits: dict[tuple[str, str], set[PendingClaim]] = {}
 
     def add(self, namespace: str, wait_id: str, wait: PendingClaim) -> None:
-        """Remember a pull that waits."""
+        """Add a waiting pull."""
         self._waits.setdefault((namespace, wait_id), set()).add(wait)
 
     def remove(self, namespace: str, wait_id: str, wait: PendingClaim) -> None:
-        """Forget a pull that was answered."""
+        """Remove a pull that was answered."""
         waits = self._waits[namespace, wait_id]
         waits.discard(wait)
         if not waits:
             del self._waits[namespace, wait_id]
 
     def end(self, namespace: str, wait_id: str) -> int:
-        """Have all pulls with an id answered at once, without a job. Return how many there were."""
+        """Answer all pulls with an id at once, without a job. Return how many there were."""
         waits = self._waits.get((namespace, wait_id), ())
         for wait in waits:
             wait.give_up()
@@ -49,9 +49,10 @@ class PullWaits:
 async def claim_for(
     req: ApiRequest, engine: EngineApi, claim: Claim, waits: PullWaits | None = None, wait_id: str | None = None
 ) -> Sequence[Delivery]:
-    """Claim jobs. If the client hangs up while it waits, nothing is claimed, or it is given back.
+    """Claim jobs. If the client disconnects while it waits, nothing is claimed, or the jobs are released.
 
-    So it is if its key or token ends: raises Unauthorized. With a ``wait_id``, ``waits`` can end the wait, too.
+    The same happens if its key or token ends; then Unauthorized is raised. With a ``wait_id``, ``waits`` can also end the
+    wait.
     """
     if claim.wait_ms == 0:
         return await engine.run(claim)
@@ -64,7 +65,7 @@ async def claim_for(
     permission = Permission(req, engine.clock, wait.give_up)
     try:
         deliveries = await wait.answer()
-        if gone.done() or permission.is_over:  # perhaps at the same moment
+        if gone.done() or permission.is_over:  # a claim may have succeeded at the same moment
             wait.give_up()
             permission.check()
             return ()

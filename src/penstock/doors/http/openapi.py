@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the routes, and a page for people to read it."""
+"""The OpenAPI document, generated from the routes, and a page that displays it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _TOKEN: Final = {
     "type": "http",
     "scheme": "bearer",
     "bearerFormat": "JWT",
-    "description": "A token of the server, an API key, or a JSON Web Token. What it must allow is in the operation's x-right.",
+    "description": "A token of the server, an API key, or a JSON Web Token. The operation's x-right is the required right.",
 }
-_KEY: Final = {"type": "apiKey", "in": "header", "name": "X-Api-Key", "description": "The same, shown in another header."}
+_KEY: Final = {"type": "apiKey", "in": "header", "name": "X-Api-Key", "description": "The same token in another header."}
 _STYLE: Final = """
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;color:#1b2733;background:#fff}
 h2{margin-top:2.5rem;border-bottom:1px solid #d5dde5}summary{cursor:pointer;padding:.3rem 0}
@@ -46,7 +46,7 @@ class OpenApi:
         self._page: bytes | None = None
 
     def routes(self) -> list[Route]:
-        """Return the routes under which the description is found."""
+        """Return the routes of the document and of the page."""
         return [
             Route("GET", "/openapi.json", self.document, "OpenAPI document", "Documentation", public=True),
             Route("GET", "/docs", self.page, "API reference", "Documentation", public=True),
@@ -54,7 +54,7 @@ class OpenApi:
         ]
 
     async def document(self, _req: object) -> Plain:
-        """Answer with the document."""
+        """Answer with the OpenAPI document."""
         if self._document is None:
             await self._make()
         return Plain(self._document or b"", JSON)
@@ -66,7 +66,7 @@ class OpenApi:
         return Plain(self._page or b"", "text/html; charset=utf-8")
 
     async def _make(self) -> None:
-        """Make the document and the page once, in slices."""
+        """Build the document and the page once, in slices."""
         async with self._making:
             if self._page is None:
                 self._document, self._page = await in_slices(self._steps())
@@ -88,7 +88,7 @@ class OpenApi:
             yield
         return {
             "openapi": "3.1.0",
-            "info": {"title": "Penstock", "version": __version__, "description": "One queue server with four front doors."},
+            "info": {"title": "Penstock", "version": __version__, "description": "A queue server with four APIs."},
             "paths": paths,
             "components": {
                 "schemas": schemas.components,

@@ -1,4 +1,4 @@
-"""One operation of the OpenAPI document, made from its route."""
+"""One operation of the OpenAPI document, generated from its route."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _STRING: Final = {"type": "string"}
 _BYTES: Final = {"type": "string", "format": "binary"}
 _ERRORS: Final = {
     400: "The request is not valid, or the job is not in a state for this.",
-    401: "A token is needed, or the one shown is not good.",
-    403: "The token may not do this, or not in this namespace. While no token is asked for: a web page of another site asks, "
-    "or the Host is no name of this server.",
-    404: "There is no such thing.",
+    401: "A token is required, or the token is not valid.",
+    403: "The token does not have the right, or not in this namespace. Without authentication: the request comes from a web "
+    "page of another site, or the Host is not a name of this server.",
+    404: "The job, queue, namespace or route does not exist.",
     408: "The body did not arrive in time.",
     413: "The body is too large.",
     414: "The path or the query string is too long.",
-    429: "Too many requests, or too many jobs for the namespace. Retry-After says when to come back.",
-    500: "It may or may not have happened, or only a part of it: see the text.",
+    429: "Too many requests, or too many jobs for the namespace. Retry-After is the time to wait.",
+    500: "The outcome is unknown, or only a part was done: see the text.",
     503: "The server cannot do this now. Retry in a moment.",
     507: "The disk is full.",
 }
 _OF_BODIES: Final = (408, 413)
 _OF_ACCESS: Final = (401,)
-#: A probe is answered whatever happens; these remain if that fails, or if a web page asks.
+#: A probe is always answered. These errors remain: an internal failure, or a refused origin of a web page.
 _OF_PROBES: Final = (403, 500)
 _PATH: Final[dict[str, dict[str, Any]]] = {"part": {"type": "integer", "minimum": 0}}
 _NAME: Final = "A-Za-z0-9_.:-"
@@ -46,14 +46,14 @@ _IDEMPOTENCY: Final = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
-    "description": "Requests with the same key are the same request: it is done once, and answered alike.",
+    "description": "Requests with the same key count as one request: it is executed once, and each gets the same answer.",
     "schema": {"type": "string", "minLength": 1, "maxLength": limits.idempotency_key_chars_max},
 }
 _LAST_EVENT: Final = {
     "name": "Last-Event-ID",
     "in": "header",
     "required": False,
-    "description": "The id of the last event that was received: the stream begins with the next one. 0: with the oldest.",
+    "description": "The id of the last received event: the stream begins with the next one. 0: with the oldest.",
     "schema": _STRING,
 }
 
@@ -106,7 +106,7 @@ def operation(route: Route, schemas: Schemas) -> dict[str, Any]:
 
 
 def needs_nobody(route: Route) -> bool:
-    """Tell whether a route is answered to everybody."""
+    """Return whether a route needs no authentication."""
     return (route.public and not route.of_all) or route.probe
 
 
@@ -128,9 +128,9 @@ def parameters(route: Route) -> list[dict[str, Any]]:
 
 
 def _namespace(route: Route) -> dict[str, Any]:
-    text, pattern = "Whose queues and jobs are meant.", f"^[{_NAME}]+$"
+    text, pattern = "The namespace of the queues and jobs.", f"^[{_NAME}]+$"
     if route.anywhere:
-        text, pattern = f"{text} * is all namespaces.", rf"^([{_NAME}]+|\*)$"
+        text, pattern = f"{text} * means all namespaces.", rf"^([{_NAME}]+|\*)$"
     schema = {
         "type": "string",
         "default": "default",
@@ -182,7 +182,7 @@ def _error_headers(status: int) -> dict[str, Any]:
 
 
 def _other(route: Route, status: int, schemas: Schemas) -> dict[str, Any]:
-    """Describe what is answered with another status, in a shape of its own."""
+    """Describe an answer with another status and its own shape."""
     found = [shape for each, shape in route.also if each == status]
     shapes = [shape for shape in found if shape is not str]
     content = {JSON: _any_of(shapes, schemas)} if shapes else {}
@@ -192,10 +192,10 @@ def _other(route: Route, status: int, schemas: Schemas) -> dict[str, Any]:
 
 
 def _reply(route: Route, schemas: Schemas) -> dict[str, Any]:
-    """Describe a good answer."""
+    """Describe a successful answer."""
     described = _content(route, schemas)
     if route.warned:
-        about = {"description": "Fields that do not exist, and were ignored.", "schema": _STRING}
+        about = {"description": "Unknown fields, which were ignored.", "schema": _STRING}
         described["headers"] = {WARNING_HEADER: about}
     return described
 
@@ -252,5 +252,5 @@ def _texts(shapes: Any) -> str:
 
 
 def first_line(shape: type) -> str:
-    """Return what a struct says of itself."""
+    """Return the first line of a struct's docstring."""
     return (shape.__doc__ or "").splitlines()[0]

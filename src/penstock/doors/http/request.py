@@ -1,4 +1,4 @@
-"""The request a handler gets."""
+"""The request as a handler receives it."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ _EMPTY_MAX: Final = 16
 
 
 class Bodies:
-    """How much memory the large bodies of requests under way take. Small ones are bounded by the number of requests.
+    """The memory that the large bodies of requests in progress take. Small ones are bounded by the number of requests.
 
-    Only what has arrived is counted: what a request announces may never come. One sender, which is an identity or, where there
-    are none, an address (``client_of``), has a share of it, so that the others always have some left. ``share`` lets large
-    bodies go on, once they have arrived. ``answers`` counts what was received over connections with unread answers.
+    Only bytes that have arrived are counted, because announced bytes may never arrive. One sender is an identity or, without
+    identities, an address (``client_of``). Each sender has a share of the memory, so that the others always have some left.
+    ``share`` lets large bodies continue once they have arrived. ``answers`` counts what was received over connections with
+    unread answers.
     """
 
     def __init__(
@@ -50,15 +51,18 @@ class Bodies:
         self._answers = answers
         self.watched: Mapping[str, object] = {} if answers is None else answers.http2
         self.arriving: dict[int, Scope] = {}  #: requests whose bodies are being read
-        self.stopping = False  #: what does not arrive now is refused, because the server stops
+        self.stopping = False  #: bodies that have not arrived are refused, because the server stops
 
     @property
     def incomplete(self) -> PenstockError:
-        """Why a body is refused that was cut off."""
+        """The reason for refusing a truncated body."""
         return ShuttingDown() if self.stopping else InvalidInput(_INCOMPLETE)
 
     def hold(self, size: int, sender: str) -> None:
-        """Make room for a part of a body that arrived. Raises TooMany if there is none, or the sender's share is used up."""
+        """Reserve memory for a received part of a body.
+
+        Raises TooMany if there is none, or the sender has used its share.
+        """
         share = self._shares.get(sender, 0) + size
         if self._bytes + size > limits.bodies_bytes_max or share > limits.bodies_share_bytes_max:
             raise TooMany("Too many large requests at once. Retry in a moment.")
@@ -66,12 +70,12 @@ class Bodies:
         self._shares[sender] = share
 
     def count(self, scope: Scope, size: int) -> None:
-        """Count a part of a body that was received."""
+        """Count a received part of a body."""
         if self.watched and self._answers is not None:
             self._answers.count_request(ends_of(scope), size)
 
     def release(self, size: int, sender: str) -> None:
-        """Give room back."""
+        """Give memory back."""
         self._bytes -= size
         left = self._shares[sender] - size
         if left:
@@ -81,15 +85,15 @@ class Bodies:
 
 
 class ApiRequest(Protocol):
-    """A request as handlers see it that serve HTTP and commands: a ``Request``, or a command over TCP or a WebSocket."""
+    """A request for handlers that serve both HTTP and commands: a ``Request``, or a command over TCP or a WebSocket."""
 
     @property
     def warns(self) -> bool:
-        """Whether the answer has room for a warning."""
+        """Whether the answer can carry a warning."""
 
     @property
     def identity(self) -> Identity | None:
-        """Who asks; None: no token was shown."""
+        """The identity of the client. None: no token was shown."""
 
     @property
     def header(self) -> Callable[..., str | None]:
@@ -102,7 +106,7 @@ class ApiRequest(Protocol):
         """Return the parameters of the query string."""
 
     def allow(self, namespace: str, right: Right) -> None:
-        """Raise Forbidden unless who asks has a right in a namespace."""
+        """Raise Forbidden unless the client has a right in a namespace."""
 
     def warn(self, text: str) -> None:
         """Add a warning to the answer."""
@@ -115,9 +119,9 @@ class ApiRequest(Protocol):
 
 
 def head_bytes(scope: Scope) -> int:
-    """Return how many bytes the head of a request had over HTTP/2, at most; no more than ``limits.answer_counted_bytes``.
+    """Return an upper bound for the bytes of a request's head over HTTP/2; at most ``limits.answer_counted_bytes``.
 
-    Heads are packed: a client can send a long one again in a few bytes.
+    Heads are compressed: a client can send a long one again in a few bytes.
     """
     size = len(scope.path) + len(scope.query_string) + _FRAME_BYTES
     for name, value in scope.headers.items():
@@ -125,13 +129,13 @@ def head_bytes(scope: Scope) -> int:
     return min(size, limits.answer_counted_bytes)
 
 
-#: Of a frame, and of a field beyond its name and value.
+#: Size of a frame header, and of a field beyond its name and value.
 _FRAME_BYTES: Final = 32
 _FIELD_BYTES: Final = 4
 
 
 class Request:
-    """What was asked, and by whom. The body is read when a handler wants it."""
+    """A request and its client. The body is read when a handler needs it."""
 
     __slots__ = (
         "_bodies",
@@ -148,25 +152,25 @@ class Request:
         "unsure",
         "warning",
     )
-    warns = True  #: the answer has room for a warning
+    warns = True  #: the answer can carry a warning
 
     def __init__(self, scope: Scope, proto: HttpProtocol, bodies: Bodies, gate: Authenticator) -> None:
         self.scope = scope
         self._gate = gate
-        self.warning = ""  #: what was ignored; the answer says so
-        self.unsure = False  #: the body may have been cut off by a client that says NO_ERROR: see docs/adr/0015
+        self.warning = ""  #: what was ignored; the answer reports it
+        self.unsure = False  #: the body may be truncated by a client that sends NO_ERROR: see docs/adr/0015
         self.held = 0  #: bytes of memory to give back to ``bodies`` at the end
-        self.tenant = DEFAULT_NAMESPACE  #: the namespace whose share of the event loop it takes
-        self.has_turn = False  #: it is one of the large requests of its namespace in progress
+        self.tenant = DEFAULT_NAMESPACE  #: the namespace whose share of the event loop the request uses
+        self.has_turn = False  #: whether it is one of the large requests of its namespace in progress
         self._proto = proto
         self._bodies = bodies
-        self.headers: Any = scope.headers  #: kept, because each look at those of the scope copies them
+        self.headers: Any = scope.headers  #: kept, because each access to the headers of the scope copies them
         self.header: Any = self.headers.get  #: ``header(name, default)``, the name in lower case
 
     async def body(self, most: int = limits.body_bytes_max) -> bytes:
         """Read the whole body. Raises BodyTooLarge before, or as soon as, it is over ``most`` bytes.
 
-        A body that was cut off is never taken for a shorter one: raises InvalidInput.
+        A truncated body is never taken for a shorter one: raises InvalidInput.
         """
         length = self.header("content-length")
         if length is None:
@@ -183,7 +187,7 @@ class Request:
         arriving[me] = self.scope
         try:
             body = await self._proto()
-        except RuntimeError:  # the connection is gone
+        except RuntimeError:  # the connection is lost
             raise self._bodies.incomplete from None
         finally:
             del arriving[me]
@@ -194,7 +198,7 @@ class Request:
         return body
 
     async def _large(self, size: int) -> bytes:
-        """Read a large body of a known length as it arrives. Raises BodyTooSlow if nothing more does."""
+        """Read a large body of a known length as it arrives. Raises BodyTooSlow if no more of it arrives."""
         chunks: list[bytes] = []
         left, ends = size, 0
         arriving, me = self._bodies.arriving, id(self)
@@ -207,7 +211,7 @@ class Request:
                 ends = 0 if chunk else ends + 1
                 if left <= 0 or ends > _EMPTY_MAX:
                     break
-        except RuntimeError:  # the connection is gone
+        except RuntimeError:  # the connection is lost
             raise self._bodies.incomplete from None
         finally:
             del arriving[me]
@@ -216,7 +220,7 @@ class Request:
         return b"".join(chunks)
 
     async def _in_time(self) -> AsyncIterator[bytes]:
-        """Return what arrives of a body. Raises BodyTooSlow if nothing does for ``limits.body_idle_ms_max``."""
+        """Return the next part of a body. Raises BodyTooSlow if none arrives within ``limits.body_idle_ms_max``."""
         clock, chunks = self._bodies.clock, aiter(self._proto)
         heard_at = clock.steady_ms()
         next_chunk: asyncio.Future[bytes] | None = None
@@ -276,8 +280,8 @@ class Request:
                     break
         finally:
             del arriving[me]
-        # The server underneath ends a good body with one empty chunk, and over HTTP/2 each empty DATA frame is one more. Of a
-        # broken body nothing comes again and again; over HTTP/1, twice.
+        # The HTTP server ends a complete body with one empty chunk, and over HTTP/2 each empty DATA frame adds one. For a
+        # broken body it returns empty chunks repeatedly; over HTTP/1, two.
         if ends > _EMPTY_MAX or (ends != 1 and not is_second):
             raise self._bodies.incomplete
         self.unsure = is_second
@@ -286,9 +290,10 @@ class Request:
         return b"".join(chunks)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Read the body as it comes, without an end in sight. It is over when the client ends it, or is gone.
+        """Read the body as it arrives, without a known length. It ends when the client ends it, or disconnects.
 
-        Raises InvalidInput if it was cut off over HTTP/1. Over HTTP/2 that looks like the end, which does no harm to commands.
+        Raises InvalidInput if it was truncated over HTTP/1. Over HTTP/2 that looks like the end, which does no harm to
+        commands.
         """
         empty = 0
         async for chunk in self._proto:
@@ -297,18 +302,18 @@ class Request:
                 if self._bodies.watched:
                     self._bodies.count(self.scope, len(chunk))
                 yield bytes(chunk)
-            elif (empty := empty + 1) > _EMPTY_MAX:  # of a lost connection, nothing comes again and again
+            elif (empty := empty + 1) > _EMPTY_MAX:  # a lost connection returns empty chunks repeatedly
                 break
         if empty != 1 and self.scope.http_version.startswith("1"):  # see _chunks
             raise InvalidInput(_INCOMPLETE)
 
     async def drain(self, clock: Clock) -> None:
-        """Over HTTP/2, read what is left of a body that was answered with an error, and keep none of it.
+        """Over HTTP/2, read and discard the rest of a body that was answered with an error.
 
-        Without this the stream is reset right after the answer, and clients that are still sending (curl 7, or one that reads
-        only after it has sent all) report the reset instead of the answer. Stops after ``limits.drain_bytes_max`` bytes or
-        ``limits.drain_ms_max``; then the stream is ended with NO_ERROR (RFC 9113, 8.1). Over HTTP/1 the server underneath
-        ends the connection, and clients read the answer that came before.
+        Without this the stream is reset right after the answer, and clients that are still sending (curl 7, or a client that
+        reads only after it has sent everything) report the reset instead of the answer. Stops after
+        ``limits.drain_bytes_max`` bytes or ``limits.drain_ms_max``; then the stream is ended with NO_ERROR (RFC 9113, 8.1).
+        Over HTTP/1 the HTTP server closes the connection, and clients read the answer that was sent before.
         """
         if not self.scope.http_version.startswith("2"):
             return
@@ -329,9 +334,9 @@ class Request:
 
     async def _drop(self, left: int) -> None:
         chunks: Any = self._proto
-        with contextlib.suppress(RuntimeError):  # a part of it has been read
+        with contextlib.suppress(RuntimeError):  # part of the body has been read
             aiter(chunks)
-        with contextlib.suppress(RuntimeError, StopAsyncIteration):  # the connection is gone; all of it has been read
+        with contextlib.suppress(RuntimeError, StopAsyncIteration):  # the connection is lost; or everything was read
             while left > 0 and (chunk := await anext(chunks)):
                 left -= len(chunk)
                 self._bodies.count(self.scope, len(chunk))
@@ -353,18 +358,21 @@ class Request:
         self.held += size
 
     async def _begin_large(self) -> None:
-        """Wait until this large body may be parsed. While it arrives it costs little, and its client may be slow."""
+        """Wait until this large body may be parsed.
+
+        A body that is still arriving costs little, and its client may be slow.
+        """
         await self._bodies.share.begin_large(self.tenant)
         self.has_turn = True
         await self._bodies.share.give_way()
 
     async def become_large(self) -> None:
-        """Count as a large request of its namespace from now on, because of what the body asks for."""
+        """Count this request as a large one of its namespace from now on, because of what the body asks for."""
         if not self.has_turn:
             await self._begin_large()
 
     def free(self) -> None:
-        """Give back the memory that was held for the body, and let the next large request of its namespace go on."""
+        """Give back the memory of the body, and let the next large request of the namespace continue."""
         if self.held:
             self._bodies.release(self.held, self._sender)
         self.held = 0
@@ -374,7 +382,7 @@ class Request:
 
     @property
     def identity(self) -> Identity:
-        """Who asks. Nothing is kept for the many who need not be known."""
+        """The identity of the client. It is not stored, because most requests do not need it."""
         return getattr(self, "_identity", self._gate.anybody)
 
     @identity.setter
@@ -386,7 +394,7 @@ class Request:
         return namespace_in(self.headers) if "x-namespace" in self.headers else DEFAULT_NAMESPACE
 
     def allow(self, namespace: str, right: Right) -> None:
-        """Raise Forbidden unless who asks has a right in a namespace."""
+        """Raise Forbidden unless the client has a right in a namespace."""
         self.identity.check(namespace, right)
 
     def warn(self, text: str) -> None:
@@ -394,7 +402,7 @@ class Request:
         self.warning = text
 
     def query(self) -> dict[str, str]:
-        """Return the parameters of the query string; of one that is given twice, the last.
+        """Return the parameters of the query string. If a name is given twice, the last value counts.
 
         Raises TargetTooLong above ``limits.query_chars_max``, InvalidInput above ``limits.query_fields_max``.
         """
@@ -409,5 +417,5 @@ class Request:
             raise InvalidInput(f"The query string has too many parameters (max {limits.query_fields_max})") from None
 
     async def disconnected(self) -> None:
-        """Return when the client has hung up."""
+        """Return when the client has disconnected."""
         await self._proto.client_disconnect()

@@ -1,4 +1,4 @@
-"""A line in the log for each request, at level debug. It is not there at other levels, so it costs nothing then."""
+"""One line in the log per request, at level debug. At other levels the class is not used, so it costs nothing."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ log = structlog.get_logger("penstock.requests")
 
 
 class RequestLog:
-    """An application that passes requests on to another one, and logs each of them.
+    """Passes requests on to another application, and logs each of them.
 
     The line has the method, the path without its query string, the status, the duration in milliseconds and the address of
-    the client. Bodies, headers and query strings are left out: they may hold tokens and data.
+    the client. Bodies, headers and query strings are left out: they may contain tokens and data.
     """
 
     def __init__(self, app: HttpApp, clock: Clock) -> None:
@@ -52,7 +52,7 @@ class RequestLog:
 
 
 class _Answer:
-    """What a request is read from and answered through. It keeps the status."""
+    """The connection of one request, which passes everything on and records the status."""
 
     def __init__(self, proto: HttpProtocol, stream_begins: Callable[[int], None]) -> None:
         self._proto = proto

@@ -1,4 +1,4 @@
-"""Routes as data: what there is, who answers it, what goes in and out. The app and its documentation follow from it."""
+"""Routes as data: path, handler, request and reply shapes. The app and the API documentation are derived from them."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
 
 
 class StreamTransport(Protocol):
-    """What an answer that goes on is written to. Raises RuntimeError when the client is gone."""
+    """The writer of a streamed answer. Raises RuntimeError when the client has disconnected."""
 
     async def send_bytes(self, data: bytes) -> None:
-        """Send some more."""
+        """Send more bytes."""
 
 
 class AnswerWriter(Protocol):
-    """What an answer that is complete is written to."""
+    """The writer of a complete answer."""
 
     def response_bytes(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
         """Send an answer."""
 
 
 class HttpProtocol(AnswerWriter, Protocol):
-    """The HTTP server's side of one request: its body comes from here, and its answer goes here."""
+    """The HTTP server's side of one request: it provides the body and sends the answer."""
 
     def __call__(self) -> Awaitable[bytes]:
         """Return the whole body."""
 
     def __aiter__(self) -> Any:
-        """Return the body in pieces."""
+        """Return the body in chunks."""
 
     def client_disconnect(self) -> Awaitable[None]:
         """Return when the client has disconnected."""
@@ -51,7 +51,7 @@ class HttpProtocol(AnswerWriter, Protocol):
 
 
 class Shaped(Protocol):
-    """What reads a body, or a query string, of one shape."""
+    """A reader of bodies, or query strings, of one shape."""
 
     @property
     def shape(self) -> Any:
@@ -59,10 +59,10 @@ class Shaped(Protocol):
 
 
 class RequestObserver(Protocol):
-    """Wants to know how the requests of a route are answered, and how soon."""
+    """Observes the status and the duration of a route's answers."""
 
     def watch(self, proto: AnswerWriter) -> AnswerWriter:
-        """Return what a request is answered through, from this moment on. Its answer is not a stream."""
+        """Return the writer for the answer of a request, and start measuring. The answer is not a stream."""
 
 
 JSON: Final = "application/json"
@@ -70,10 +70,10 @@ PLAIN: Final = "text/plain; charset=utf-8"
 
 
 class Route(NamedTuple):
-    """One thing that can be asked for.
+    """One operation of the API.
 
-    ``handler`` takes the request and the parameters of the path, and returns what ``reply`` describes: a struct to be sent as
-    JSON, or a ``Plain``.
+    ``handler`` takes the request and the parameters of the path, and returns what ``reply`` describes: a struct to be sent
+    as JSON, or a ``Plain``.
     """
 
     method: str
@@ -85,37 +85,37 @@ class Route(NamedTuple):
     body: Shaped | None = None
     query: Shaped | None = None
     body_required: bool = False
-    probe: bool = False  #: answered to everybody, always: needs no token and counts against no limit
+    probe: bool = False  #: always answered: needs no token and counts against no limit
     public: bool = False  #: needs no token
-    of_all: bool = False  #: tells of all namespaces: public only as long as nobody is let in for some of them only
-    namespaced: bool = False  #: the header X-Namespace says whose queues and jobs are meant
+    of_all: bool = False  #: covers all namespaces: public only as long as no key is limited to some namespaces
+    namespaced: bool = False  #: the header X-Namespace chooses the namespace of queues and jobs
     anywhere: bool = False  #: ``X-Namespace: *`` means all namespaces
-    right: Right = Right.ADMIN  #: what it needs, in its namespace if it is namespaced, else for the whole server
-    asks: bool = False  #: the handler asks for the right itself, with ``request.allow``, because it finds out the namespace
-    media: str = "text/plain"  #: what an answer without a shape is
-    listed: Any = None  #: a good answer is a JSON array of these instead
-    listed_too: Any = None  #: a good answer may also be a JSON array of these
-    arrow_too: bool = False  #: a good answer is an Arrow stream for those who accept that
-    text_too: str = ""  #: what a good answer is for those who accept plain text; empty: nothing else
+    right: Right = Right.ADMIN  #: the right it needs, in its namespace if it is namespaced, else for the whole server
+    asks: bool = False  #: the handler checks the right itself, with ``request.allow``, because it determines the namespace
+    media: str = "text/plain"  #: the media type of an answer without a shape
+    listed: Any = None  #: a successful answer is a JSON array of these instead
+    listed_too: Any = None  #: a successful answer may also be a JSON array of these
+    arrow_too: bool = False  #: a successful answer is an Arrow stream for clients that accept that
+    text_too: str = ""  #: the description of the text that clients that accept plain text get; empty: no such text
     plain_errors: bool = False  #: errors are answered as a line of text instead of JSON
-    repeatable: bool = False  #: the header Idempotency-Key says which requests are the same one
-    resumable: bool = False  #: the header Last-Event-ID says where a stream goes on
-    status: int = 200  #: of a good answer
-    warned: bool = False  #: a good answer may name fields that were ignored, in the header penstock-warning
-    takes: str = ""  #: the media type of a body that is taken as it is
+    repeatable: bool = False  #: the header Idempotency-Key identifies repeated requests
+    resumable: bool = False  #: the header Last-Event-ID gives the place where a stream continues
+    status: int = 200  #: of a successful answer
+    warned: bool = False  #: a successful answer may name ignored fields in the header penstock-warning
+    takes: str = ""  #: the media type of a body that is taken unchanged
     meter: RequestObserver | None = None
-    also: tuple[tuple[int, type[msgspec.Struct | str]], ...] = ()  #: other statuses, and the shapes they have; str: text
+    also: tuple[tuple[int, type[msgspec.Struct | str]], ...] = ()  #: other statuses, and their shapes; str: text
 
     @property
     def replies(self) -> tuple[type[msgspec.Struct], ...]:
-        """All shapes a good answer can have."""
+        """All shapes of a successful answer."""
         if self.reply is None:
             return ()
         return self.reply if isinstance(self.reply, tuple) else (self.reply,)
 
 
 class Plain(NamedTuple):
-    """An answer that is not JSON, or has a status of its own."""
+    """An answer that is not JSON, or has its own status."""
 
     body: bytes
     content_type: str = PLAIN
@@ -123,7 +123,7 @@ class Plain(NamedTuple):
 
 
 class File(NamedTuple):
-    """An answer that is a file, which is sent without passing through here. It has to be there until it is opened."""
+    """An answer that is a file. The HTTP server sends it directly, so the file must exist until it is opened."""
 
     path: str
     content_type: str
@@ -132,7 +132,7 @@ class File(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """An answer that goes on: ``run`` writes it until it ends, then ``done`` is called, also if it never began."""
+    """A streamed answer: ``run`` writes it until it ends. Then ``done`` is called, also if ``run`` never began."""
 
     content_type: str
     run: Callable[[StreamTransport], Awaitable[None]]

@@ -1,4 +1,4 @@
-"""Finds the route of a path, in time that grows with the length of the path and not faster."""
+"""Finds the route of a path, in time proportional to the length of the path."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
     from penstock.doors.http.route import Route
 
-#: The one parameter that may hold slashes: clients choose their own ids, and these arrive here decoded.
+#: The one parameter that may contain slashes: clients choose their own ids, and these arrive here decoded.
 _SPANNING: Final = "id"
 
 
 class _Node:
-    """One segment of a path: what may follow it, and what ends here, by method."""
+    """One segment of a path: its child segments, and the routes that end here, by method."""
 
     __slots__ = ("any_child", "children", "param", "routes")
 
@@ -29,10 +29,10 @@ class _Node:
 
 
 class _Pattern:
-    """The path of one route, compiled: where its literals and its parameters are.
+    """The compiled path of one route: the positions of its literals and its parameters.
 
-    A place behind the parameter that may hold slashes is counted from the end of the path, so that a path is compared with a
-    pattern in as many steps as the pattern has segments, however long the path is.
+    A position behind the parameter that may contain slashes is counted from the end of the path. So a path is compared with
+    a pattern in as many steps as the pattern has segments, however long the path is.
     """
 
     __slots__ = ("_least", "_literals", "_params", "_span", "_tail", "order", "route")
@@ -54,14 +54,14 @@ class _Pattern:
                 self._literals.append((place, part))
             elif at != self._span:
                 self._params.append((place, part[1:-1]))
-        # Of several patterns that fit, the one counts that has a literal where the others have a parameter, the first such
-        # place deciding; among those with the same beginning, the one in which {id} is shortest.
+        # If several patterns match, the one wins that has a literal where the others have a parameter; the first such
+        # position decides. Among patterns with the same beginning, the one with the shortest {id} wins.
         kinds = [part.startswith("{") for part in parts]
         head = len(parts) if self._span is None else self._span + 1
         self.order = (kinds[:head], -self._tail, kinds[head:])
 
     def match(self, segments: list[str]) -> dict[str, str] | None:
-        """Return the parameters of a path, None if it is not one of these."""
+        """Return the parameters of a path; None if it does not match."""
         count = len(segments)
         if count != self._least and (self._span is None or count < self._least):
             return None
@@ -75,10 +75,10 @@ class _Pattern:
 
 
 class Router:
-    """A tree of path segments. A literal segment wins over a ``{parameter}``, unless it leads nowhere.
+    """A tree of path segments. A literal segment wins over a ``{parameter}``, unless it does not lead to a route.
 
-    The tree answers almost all requests. What it does not, because an id is spelled like a part of a path or holds slashes, is
-    compared with the patterns of its method and first segment.
+    The tree finds almost all routes. The rest are paths whose id equals a literal of a path or contains slashes; they are
+    compared with the patterns of their method and first segment.
     """
 
     def __init__(self, routes: Iterable[Route]) -> None:
@@ -131,7 +131,7 @@ class Router:
         return (route, params) if route is not None else self._search(method, segments)
 
     def _search(self, method: str, segments: list[str]) -> tuple[Route | None, dict[str, str]]:
-        """Compare a path with the patterns that it may fit: an id may be spelled like a part of a path, or hold slashes."""
+        """Compare a path with the patterns it may match: an id may equal a literal of a path, or contain slashes."""
         if len(segments) > limits.path_segments_max:
             raise TargetTooLong(f"The path has too many segments (max {limits.path_segments_max}). Use shorter names.")
         by_first = self._patterns.get(method)

@@ -1,4 +1,4 @@
-"""JSON Schemas of what goes in and out, made from the structs."""
+"""JSON Schemas of requests and replies, generated from the structs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from penstock.core.time_slices import Steps
 
 _REF: Final = "#/components/schemas/{name}"
-#: A key of ``Meta(extra_json_schema=…)``: the type to send, where the server reads text and forgives what does not fit.
+#: A key of ``Meta(extra_json_schema=…)``: the type to send, where the server reads text and accepts invalid values.
 SENT_AS: Final = "x-sent-as"
 
 
 class Schemas:
-    """Schemas of all shapes of an API: those that requests have, and those that replies have.
+    """Schemas of all shapes of an API: those of requests, and those of replies.
 
-    They differ in what is required. A field of a request is, if it has no default. A field of a reply is, if it is always sent,
-    and that is so for one with a default too, unless its struct omits defaults.
+    They differ in the required fields. A request field is required if it has no default. A reply field is required if it is
+    always sent. That includes fields with a default, unless their struct omits defaults.
     """
 
     def __init__(self, of: dict[Any, dict[str, Any]], components: dict[str, Any]) -> None:
@@ -56,18 +56,18 @@ class Schemas:
         return schemas
 
     def of(self, shape: Any) -> dict[str, Any]:
-        """Return the schema of a shape: a struct by its name, a list by what is in it."""
+        """Return the schema of a shape: a struct by its name, a list by its items."""
         schema: dict[str, Any] = self._of[shape]
         return schema
 
     def definition(self, struct: type) -> dict[str, Any]:
-        """Return the schema of a struct in full."""
+        """Return the complete schema of a struct."""
         definition: dict[str, Any] = self.components[self.of(struct)["$ref"].rpartition("/")[2]]
         return definition
 
 
 def query_parameters(struct: type[msgspec.Struct]) -> list[dict[str, Any]]:
-    """Return the parameters of a query string. There is no null in it: what is not given is left out."""
+    """Return the parameters of a query string. It has no null: an absent parameter is left out."""
     (definition,) = msgspec.json.schema(struct)["$defs"].values()
     _spell(definition)
     return [
@@ -99,7 +99,7 @@ def _may_be_missing(struct: type[msgspec.Struct], field: msgspec.structs.FieldIn
 
 
 def structs_in(shapes: Iterable[Any], *, deep: bool = True) -> Iterator[type[msgspec.Struct]]:
-    """Return all structs that shapes are made of, each once; unless ``deep``, without those inside of other structs."""
+    """Return all structs that shapes consist of, each once. Unless ``deep``, without the structs nested in other structs."""
     seen: set[type] = set()
     left = list(shapes)
     kinds: list[inspect.Type] = []
@@ -122,7 +122,10 @@ def structs_in(shapes: Iterable[Any], *, deep: bool = True) -> Iterator[type[msg
 
 
 def _spell(schema: Any) -> None:
-    r"""Spell patterns as JSON Schema does: it has ECMAScript's, where the end is ``$`` and ``\Z`` is a Z."""
+    r"""Convert patterns to the syntax of JSON Schema.
+
+    It uses ECMAScript's, where the end is ``$``; there ``\Z`` is the letter Z.
+    """
     if isinstance(schema, dict):
         if isinstance(schema.get("pattern"), str):
             schema["pattern"] = schema["pattern"].replace(r"\Z", "$")

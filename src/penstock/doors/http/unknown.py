@@ -1,7 +1,7 @@
-"""Fields that a push does not have: ignored, as the contracts have it, but named in a header of the answer.
+"""Unknown fields of a push: ignored, as the contracts require, but named in a header of the answer.
 
-A body is read once, strictly. Only one that fails is read again as it should be, and looked at for such fields, so that a body
-without mistakes costs nothing.
+A body is first decoded strictly, in one pass. Only if that fails, it is decoded again without the restriction and searched
+for unknown fields. So a valid body costs nothing extra.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Says what was ignored in a request that was answered all the same.
+#: Names what was ignored in a request that was answered successfully.
 WARNING_HEADER: Final = "penstock-warning"
-#: So many fields are named, and so many characters of each name.
+#: At most this many fields are named, with at most this many characters of each name.
 NAMED_MAX: Final = 5
 NAME_CHARS_MAX: Final = 64
 
 
-#: Decodes objects of a shape without unknown fields, by shape.
+#: Strict decoders, which reject unknown fields, by shape.
 _strict: Final[dict[type, Callable[[msgspec.Raw], object]]] = {}
 
 
 class FieldCheck(Generic[T]):
-    """Knows which fields bodies of a shape have. ``strict``: the same shape, forbidding all others."""
+    """Finds fields that bodies of a shape do not have. ``strict``: the same shape, but it forbids unknown fields."""
 
     def __init__(self, shape: Any, strict: type[T] | Any) -> None:
         self._info = inspect.type_info(shape)
@@ -49,7 +49,7 @@ class FieldCheck(Generic[T]):
                 _strict[item.__mro__[1]] = msgspec.json.Decoder(item).decode
 
     def sound(self, body: bytes) -> T | None:
-        """Read a small body in one step; None if it is large or not perfect."""
+        """Decode a small body in one step. Return None if it is large or not valid in every respect."""
         if len(body) > limits.small_body_bytes:
             return None
         try:
@@ -60,7 +60,7 @@ class FieldCheck(Generic[T]):
             return None
 
     async def read(self, req: ApiRequest, body: bytes, steps: Steps[T]) -> T:
-        """Read a body that is not ``sound``, in steps. The answer then names unknown fields."""
+        """Read a body for which ``sound`` returned None, in steps. The answer then names unknown fields."""
         read = await in_slices(steps)
         if req.warns:
             found = await in_slices(self._find(body))
@@ -69,7 +69,7 @@ class FieldCheck(Generic[T]):
         return read
 
     def _find(self, body: bytes) -> Steps[list[str]]:
-        """Return the first unknown fields of a body that was read, in steps."""
+        """Return the first unknown fields of a decoded body, in steps."""
         found: list[str] = []
         for text in _unknown(self._info, msgspec.Raw(body), ""):
             if text is not None:
@@ -81,7 +81,7 @@ class FieldCheck(Generic[T]):
 
 
 def _unknown(kind: inspect.Type, raw: msgspec.Raw, where: str) -> Iterator[str | None]:
-    """Find the fields that a value has and its type has not; None where there is none so far."""
+    """Find the fields of a value that its type does not have. Yields None while none is found."""
     kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
     for each in kinds:
         if isinstance(each, inspect.StructType):
@@ -100,7 +100,7 @@ def _unknown(kind: inspect.Type, raw: msgspec.Raw, where: str) -> Iterator[str |
 def _unknown_of_struct(kind: inspect.StructType, raw: msgspec.Raw, where: str) -> Iterator[str | None]:
     try:
         given = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, RecursionError):  # it may be something else as well
+    except (msgspec.MsgspecError, RecursionError):  # the value may be of another type of a union
         return
     known = {field.encode_name: field for field in kind.fields}
     for name, value in given.items():
@@ -111,9 +111,9 @@ def _unknown_of_struct(kind: inspect.StructType, raw: msgspec.Raw, where: str) -
             yield _shown(f"{where}{name[:NAME_CHARS_MAX]}") + (f" (did you mean {close}?)" if close else "")
 
 
-@lru_cache(maxsize=256)  # looking for it takes long, and a client sends the same fields again and again
+@lru_cache(maxsize=256)  # the search takes long, and a client sends the same fields repeatedly
 def _closest(name: str, shape: type[msgspec.Struct]) -> str:
-    """Return the field that a name may mean; empty if none is like it."""
+    """Return the field whose name is most similar; empty if none is similar."""
     close = difflib.get_close_matches(name, [field.encode_name for field in msgspec.structs.fields(shape)], 1)
     return close[0] if close else ""
 
@@ -130,5 +130,5 @@ def _is_list(raw: msgspec.Raw) -> bool:
 
 
 def _shown(name: str) -> str:
-    """Return a name as it may stand in a header."""
+    """Return a name in a form that is valid in a header."""
     return "".join(letter if "!" <= letter <= "~" and letter not in ';,"' else "?" for letter in name)

@@ -1,1 +1,1 @@
-"""``/insights``: what the lake knows of the queues' life, told without a JVM."""
+"""``/insights``: the history of the queues, from the lake, without a JVM."""

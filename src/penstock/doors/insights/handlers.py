@@ -1,4 +1,4 @@
-"""Handlers of ``/insights``: what was asked is checked here, and answered by a bulk process."""
+"""Handlers of ``/insights``. They check the query; a bulk process answers it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LATENCY: Final = BodyReader(wire.LatencyQuery)
 
 
 class _Overview(msgspec.Struct):
-    """What a bulk process says of a lake."""
+    """The description of a lake, from a bulk process."""
 
     rows: list[wire.TableRow]
     last_batch: int | None
@@ -45,7 +45,7 @@ class _Overview(msgspec.Struct):
 
 
 class InsightHandlers(BulkDoor):
-    """One method per route. ``lake``: where it is; empty: there is none."""
+    """One method per route. ``lake``: its location; empty: there is none."""
 
     def __init__(self, engine: EngineApi, office: BulkService, groups: ConsumerGroups, lake: str) -> None:
         super().__init__(engine, office)
@@ -110,7 +110,7 @@ class InsightHandlers(BulkDoor):
         return File(made["path"], ARROW, made["bytes"], ((ROWS_HEADER, str(made["rows"])),))
 
     def _task(self, name: str, question: dict[str, Any]) -> dict[str, Any]:
-        """Return what a bulk process is told. Raises LakeUnset, LakeUnavailable."""
+        """Return the task for a bulk process. Raises LakeUnset, LakeUnavailable."""
         if not self._lake:
             raise LakeUnset
         if importlib.util.find_spec("deltalake") is None:
@@ -123,32 +123,32 @@ class InsightHandlers(BulkDoor):
         return None if namespace == ANYWHERE else namespace
 
     def _lags(self, offsets: dict[str, int], histories: dict[str, str]) -> list[wire.LagRow]:
-        """Compare how far the lake has read with how far the journals reach."""
+        """Compare the positions of the lake with the ends of the journals."""
         found = []
         for number, engine in enumerate(self.engine.engines):
             read_to = offsets.get(str(number))
             if read_to is not None:
                 history, vouched = str(engine.store.history), engine.journal_vouched
                 replaced = histories.get(str(number), history) != history
-                if not engine.store.capabilities.is_shared:  # else another server may know more than this one
+                if not engine.store.capabilities.is_shared:  # else another server may have newer events
                     replaced = replaced or read_to > vouched
                 found.append(wire.LagRow(number, read_to, vouched, max(0, vouched - read_to), replaced))
         return found
 
     def routes(self) -> list[Route]:
-        """Return everything under ``/insights``."""
+        """Return all routes under ``/insights``."""
         tag = "Insights"
-        routes = [Route("GET", "/insights", self.overview, "What the lake knows, and how fresh", tag, wire.InsightsReply)]
+        routes = [Route("GET", "/insights", self.overview, "Contents and age of the lake", tag, wire.InsightsReply)]
         told: list[tuple[str, Callable[[Request], Awaitable[Any]], str, type[msgspec.Struct], BodyReader[Any]]] = [
-            ("queues", partial(self._windowed, "queues"), "What queues did", wire.QueueFiguresReply, _WINDOW),
-            ("series", self.series, "What happened, step by step", wire.SeriesReply, _SERIES),
-            ("latency", self.latency, "Percentiles of how long jobs waited or took", wire.LatencyReply, _LATENCY),
+            ("queues", partial(self._windowed, "queues"), "Figures of queues", wire.QueueFiguresReply, _WINDOW),
+            ("series", self.series, "Figures per step", wire.SeriesReply, _SERIES),
+            ("latency", self.latency, "Percentiles of durations of jobs", wire.LatencyReply, _LATENCY),
             ("failures", partial(self._windowed, "failures"), "Failures by fingerprint", wire.FailuresReply, _WINDOW),
             ("backlog", partial(self._windowed, "backlog"), "Depth and age of queues", wire.BacklogReply, _WINDOW),
-            ("workers", partial(self._windowed, "workers"), "How well workers are used", wire.UtilisationReply, _WINDOW),
-            ("tenants", partial(self._windowed, "tenants"), "Who gets how much", wire.TenantsReply, _WINDOW),
+            ("workers", partial(self._windowed, "workers"), "Utilisation of workers", wire.UtilisationReply, _WINDOW),
+            ("tenants", partial(self._windowed, "tenants"), "Use of each namespace", wire.TenantsReply, _WINDOW),
             ("slo", partial(self._windowed, "slo"), "Objectives: attainment and burn rate", wire.ObjectivesReply, _WINDOW),
-            ("forecast", partial(self._windowed, "forecast"), "Backlog to be expected", wire.ForecastReply, _WINDOW),
+            ("forecast", partial(self._windowed, "forecast"), "Forecast of the backlog", wire.ForecastReply, _WINDOW),
         ]
         routes += [
             Route("GET", f"/insights/{path}", handler, summary, tag, reply, query=query, arrow_too=True)

@@ -1,4 +1,4 @@
-"""What goes in and out of ``/insights``. Moments are wall-clock milliseconds; rows are in Arrow what they are here."""
+"""Requests and replies of ``/insights``. Times are wall-clock ms. Rows have the same columns in Arrow."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ By = Literal["queue", "namespace", "all"]
 
 
 class WindowQuery(msgspec.Struct, kw_only=True):
-    """What a question is about: ``queue`` (all unless named), ``from`` and ``to`` (not included; the last day that is known).
+    """A time window: ``queue`` (default: all), ``from`` and ``to`` (exclusive; default: the last day with data).
 
-    ``step``: ``1m``, ``5m``, ``1h``, ``1d``; as fits unless given. ``by``: a row for each queue, for each namespace, or for
-    all together.
+    ``step``: ``1m``, ``5m``, ``1h`` or ``1d``; by default it fits the window. ``by``: one row per queue, per namespace, or
+    for all together.
     """
 
     queue: Words | None = None
@@ -32,13 +32,13 @@ class WindowQuery(msgspec.Struct, kw_only=True):
 
 
 class SeriesQuery(WindowQuery, kw_only=True):
-    """A window, and which columns, with commas in between (all)."""
+    """A window, and the columns, separated by commas (default: all)."""
 
     columns: Words | None = None
 
 
 class LatencyQuery(WindowQuery, kw_only=True):
-    """A window; how long what took; and which percentiles. ``whole``: those of the window as one, not step by step."""
+    """A window, the measured duration, and the percentiles. ``whole``: of the whole window, not per step."""
 
     kind: Literal["wait", "run", "total"] = "wait"
     q: Words = "0.5,0.95,0.99"
@@ -54,9 +54,9 @@ class TableRow(msgspec.Struct):
 
 
 class LagRow(msgspec.Struct):
-    """How far the lake has read the journal of a shard. ``behind``: events that it has yet to read.
+    """The position of the lake in the journal of a shard. ``behind``: events that it has not read yet.
 
-    ``replaced``: the lake is of another journal: of another server, or of this store before it was emptied or restored.
+    ``replaced``: the lake read another journal: of another server, or of this store before it was emptied or restored.
     """
 
     shard: int
@@ -67,21 +67,21 @@ class LagRow(msgspec.Struct):
 
 
 class InsightsReply(msgspec.Struct):
-    """What the lake knows, and how fresh that is."""
+    """The contents of the lake, and how current they are."""
 
     ok: bool
     tables: list[TableRow]
-    last_batch: int | None  #: the number of the last batch
-    known_from: int | None  #: the first minute that anything happened in
-    known_until: int | None  #: the end of the last one
-    written_at: int | None  #: when the lake was last written
-    lag_ms: int | None  #: how long that is ago
-    shards: list[LagRow]  #: empty if the lake does not say how far it has read
+    last_batch: int | None  #: number of the last batch
+    known_from: int | None  #: first minute with events
+    known_until: int | None  #: end of the last minute with events
+    written_at: int | None  #: time of the last write
+    lag_ms: int | None  #: time since the last write
+    shards: list[LagRow]  #: empty if the lake does not record its positions
     groups: list[GroupReply]  #: consumer groups, as in GET /bulk/groups
 
 
 class QueueFiguresRow(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a queue did in a window."""
+    """The figures of a queue in a window."""
 
     namespace: str | None = None
     queue: str | None = None
@@ -113,7 +113,7 @@ class QueueFiguresRow(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class QueueFiguresReply(msgspec.Struct):
-    """What queues did in a window."""
+    """The figures of queues in a window."""
 
     ok: bool
     rows: list[QueueFiguresRow]
@@ -122,7 +122,7 @@ class QueueFiguresReply(msgspec.Struct):
 
 
 class SeriesRow(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What happened in a step; columns that were not asked for are left out."""
+    """The figures of a step; columns that were not requested are left out."""
 
     namespace: str | None = None
     queue: str | None = None
@@ -148,7 +148,7 @@ class SeriesRow(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class SeriesReply(msgspec.Struct):
-    """What happened, step by step. A step in which nothing did has no row."""
+    """Figures per step. A step without events has no row."""
 
     ok: bool
     rows: list[SeriesRow]
@@ -158,7 +158,7 @@ class SeriesReply(msgspec.Struct):
 
 
 class LatencyRow(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Percentiles in milliseconds: p50, p99.9 and so on, as asked for."""
+    """Percentiles in milliseconds: p50, p99.9 and so on, as requested."""
 
     namespace: str | None = None
     queue: str | None = None
@@ -171,7 +171,7 @@ class LatencyRow(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class LatencyReply(msgspec.Struct, omit_defaults=True):
-    """Percentiles, step by step or of the whole window."""
+    """Percentiles, per step or of the whole window."""
 
     ok: bool
     rows: list[LatencyRow]
@@ -181,7 +181,7 @@ class LatencyReply(msgspec.Struct, omit_defaults=True):
 
 
 class FailureRow(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A kind of failure."""
+    """One kind of failure."""
 
     namespace: str | None = None
     queue: str | None = None
@@ -196,7 +196,7 @@ class FailureRow(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class FailuresReply(msgspec.Struct):
-    """What went wrong, the most frequent first. By whole days."""
+    """Failures, the most frequent first, in whole days."""
 
     ok: bool
     rows: list[FailureRow]
@@ -205,7 +205,7 @@ class FailuresReply(msgspec.Struct):
 
 
 class BacklogRow(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """How many jobs were not finished at the end of a step, and how old the oldest was if they leave in order."""
+    """Unfinished jobs at the end of a step, and the age of the oldest one if jobs leave in order."""
 
     namespace: str | None = None
     queue: str | None = None
@@ -217,7 +217,7 @@ class BacklogRow(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class BacklogReply(msgspec.Struct):
-    """Depth and age, step by step."""
+    """Depth and age, per step."""
 
     ok: bool
     rows: list[BacklogRow]
@@ -227,7 +227,7 @@ class BacklogReply(msgspec.Struct):
 
 
 class UtilisationRow(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """How busy workers were in a step."""
+    """The utilisation of workers in a step."""
 
     namespace: str | None = None
     queue: str | None = None
@@ -240,7 +240,7 @@ class UtilisationRow(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class UtilisationReply(msgspec.Struct):
-    """How well workers are used, step by step."""
+    """The utilisation of workers, per step."""
 
     ok: bool
     rows: list[UtilisationRow]
@@ -250,7 +250,7 @@ class UtilisationReply(msgspec.Struct):
 
 
 class TenantRow(msgspec.Struct, kw_only=True):
-    """What a namespace got. Shares are told to those who may see all namespaces."""
+    """The use of a namespace. Shares are included only for clients that may see all namespaces."""
 
     namespace: str
     arrivals: int
@@ -266,7 +266,7 @@ class TenantRow(msgspec.Struct, kw_only=True):
 
 
 class Jain(msgspec.Struct):
-    """Jain's index: 1 if all have the same, 1/n if one of n has everything."""
+    """Jain's index: 1 if all use the same amount, 1/n if one of n uses everything."""
 
     busy_ms: float | None
     completions: float | None
@@ -274,7 +274,7 @@ class Jain(msgspec.Struct):
 
 
 class TenantsReply(msgspec.Struct):
-    """Who got how much, and how even that is."""
+    """The use of each namespace, and how even it is."""
 
     ok: bool
     rows: list[TenantRow]
@@ -284,7 +284,7 @@ class TenantsReply(msgspec.Struct):
 
 
 class ObjectiveRow(msgspec.Struct, kw_only=True):
-    """How well a queue meets an objective."""
+    """The attainment of an objective by a queue."""
 
     objective: str
     namespace: str
@@ -309,7 +309,7 @@ class ObjectiveRow(msgspec.Struct, kw_only=True):
 
 
 class ObjectivesReply(msgspec.Struct):
-    """How well objectives are met, and how fast the room for errors is used up."""
+    """The attainment of objectives, and how fast their error budgets are used up."""
 
     ok: bool
     rows: list[ObjectiveRow]
@@ -318,7 +318,7 @@ class ObjectivesReply(msgspec.Struct):
 
 
 class ForecastRow(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The backlog to be expected at a moment."""
+    """The forecast backlog at a time."""
 
     namespace: str | None = None
     queue: str | None = None
@@ -340,7 +340,7 @@ class ForecastRow(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ForecastReply(msgspec.Struct):
-    """The backlog to be expected, and when it will be gone."""
+    """The forecast backlog, and when it will be empty."""
 
     ok: bool
     rows: list[ForecastRow]

@@ -1,1 +1,1 @@
-"""The jobs door: the REST dialect for queues of jobs."""
+"""The jobs door: the bunqueue API for job queues, over HTTP, TCP and WebSocket."""

@@ -1,4 +1,4 @@
-"""What all handlers of the jobs door share: the engine, whose namespace a request is about, and the contract's refusals."""
+"""What all handlers of the jobs door share: the engine, the namespace of a request, and the contract's error texts."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: What the contract has words for. Anything else is about the server: trying again may help, or the outcome is unknown.
+#: Errors for which the contract has texts. Other errors are about the server: a retry may help, or the outcome is unknown.
 _OF_THE_JOB = (*LEASE_GONE, JobQuarantined, InvalidInput)
 
 
 class JobsDoor:
-    """The handlers are methods of the classes that build on this, one class per part of the contract."""
+    """Base of the handler classes. Each part of the contract has one subclass, whose methods are the handlers."""
 
     def __init__(self, engine: EngineApi) -> None:
         self.engine = engine
@@ -63,10 +63,10 @@ class JobsDoor:
         return self.namespaced(*(route._replace(handler=MethodType(route.handler, self)) for route in table))
 
     def partial(self) -> list[str] | msgspec.UnsetType:
-        """Say of a list over all shards which of them could not be asked."""
+        """Return the shards that could not be asked, for a list over all shards."""
         return self.store.down() or msgspec.UNSET
 
-    # Who is meant.
+    # The subject of a request.
 
     def namespace(self, req: ApiRequest) -> str:
         """Return the namespace a request is about: the header X-Namespace, or the default one."""
@@ -91,9 +91,9 @@ class JobsDoor:
         return found
 
     async def listed(self, page: Page, view: Callable[[Job, Payload], T]) -> list[T]:
-        """Return the jobs of a page, each as a view shows it: one page of a namespace at a time while others are active.
+        """Return the jobs of a page as views: one page of a namespace at a time while other namespaces are active.
 
-        Views are made in slices, so that a long page does not hold the event loop.
+        Views are made in slices, so that a long page does not block the event loop.
         """
         async with self.engine.share.large(page.queue.key.namespace):
             await self.engine.share.give_way()
@@ -106,21 +106,24 @@ class JobsDoor:
                 views += [view(job, payload) for job, payload in found[start : start + limits.view_slice_jobs]]
             return views
 
-    # What is done to it.
+    # Commands.
 
     async def move(
         self, req: ApiRequest, text: str, arrow: Arrow, refusal: str, value: int = 0, *, token: str | None = None
     ) -> None:
-        """Take a job along an arrow; refused in the contract's words."""
+        """Apply a transition to a job. A refusal has the contract's text."""
         command = MoveJob(self.namespace(req), job_ref(text), arrow, value, token_value(token))
         await in_other_words(self.engine.run(command), refusal)
 
     async def settle(self, settlement: Settlement, text: str, refusal: str) -> None:
-        """Settle a single job; refused in the contract's words."""
+        """Settle a single job. A refusal has the contract's text."""
         await self.settle_many(settlement, (text,), refusal)
 
     async def settle_many(self, settlement: Settlement, texts: Sequence[str], refusal: str) -> tuple[int, list[ItemError]]:
-        """Settle several jobs; return how many were, and why the others were not. Refused only if none was."""
+        """Settle several jobs. Return how many were settled, and why the others were not.
+
+        Raises only if none was settled.
+        """
         outcomes = await self.engine.run(settlement)
         troubles = [outcome for outcome in outcomes if outcome is not None and not isinstance(outcome, _OF_THE_JOB)]
         if troubles and None not in outcomes:
@@ -137,7 +140,7 @@ class JobsDoor:
         return len(outcomes) - len(errors), errors
 
     async def unless_gone(self, req: ApiRequest, waiting: Coroutine[Any, Any, T]) -> T | None:
-        """Wait for something, unless the client hangs up: then nobody is told, and nothing goes on waiting.
+        """Wait for an answer, unless the client disconnects: then cancel the wait and return None.
 
         Raises Unauthorized if the client's key or token ends meanwhile.
         """
@@ -154,12 +157,12 @@ class JobsDoor:
 
 
 def hold(text: str, token: str | None) -> LeaseRef:
-    """Return a worker's claim to a job."""
+    """Return the lease that a worker names for a job."""
     return LeaseRef(job_ref(text), token_value(token))
 
 
 def holds(texts: Sequence[str], tokens: Sequence[str | None] | None) -> list[LeaseRef]:
-    """Return a worker's claims to several jobs; tokens are matched by position."""
+    """Return the leases that a worker names for several jobs; tokens are matched by position."""
     if tokens is None:
         return [hold(text, None) for text in texts]
     if len(tokens) != len(texts):
@@ -167,29 +170,29 @@ def holds(texts: Sequence[str], tokens: Sequence[str | None] | None) -> list[Lea
     return [hold(text, token) for text, token in zip(texts, tokens, strict=True)]
 
 
-#: Why a job cannot be settled that the contract has words for.
+#: Errors of settling a job for which the contract has texts.
 ABOUT_THE_JOB = (*LEASE_GONE, JobQuarantined)
 
 
 def _raise_ours(outcome: PenstockError | None) -> None:
-    """Raise what has nothing to do with the job: its shard is down, or its queue is being moved."""
+    """Raise an error that is not about the job: its shard is down, or its queue is being moved."""
     if outcome is not None and not isinstance(outcome, (*ABOUT_THE_JOB, InvalidInput)):
         raise outcome
 
 
 def in_words(outcome: PenstockError, text: str, refusal: str) -> str:
-    """Say in the contract's words why a job could not be settled."""
+    """Return the contract's text for why a job could not be settled."""
     if isinstance(outcome, StaleLease) and "invalid token" not in refusal:
         return f"Invalid or expired lock token for job {text}"
     if isinstance(outcome, InvalidInput) or not isinstance(
         outcome, _OF_THE_JOB
-    ):  # not the job, but how it was named, or kept
+    ):  # the error is about the way the job was named, or about storage, not about the job
         return str(outcome)
     return refusal
 
 
 async def in_other_words(answer: Awaitable[T], refusal: str) -> T:
-    """Await an answer; what is refused because of the job is refused in the contract's words."""
+    """Await an answer. If the command is refused because of the job, raise Refused with the contract's text."""
     try:
         return await answer
     except (JobNotFound, WrongState):
@@ -197,7 +200,7 @@ async def in_other_words(answer: Awaitable[T], refusal: str) -> T:
 
 
 def check_queue_name(name: str) -> None:
-    """Raise InvalidInput for what cannot be the name of a queue."""
+    """Raise InvalidInput if a name is not valid for a queue."""
     if not name:
         raise InvalidInput("Queue name is required")
     if len(name) > limits.name_chars_max:

@@ -1,4 +1,4 @@
-"""The commands that bunqueue's own client sends besides those that the HTTP API has, too. docs/tcp.md explains them."""
+"""The commands that only bunqueue's own client sends, in addition to those of the HTTP API. docs/tcp.md explains them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LIMITS = BodyReader(c.LimitsQuery)
 
 
 def client_job_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
-    """Return the commands about jobs that answer otherwise here than over HTTP."""
+    """Return the commands about jobs whose replies differ from those over HTTP."""
 
     async def get(call: CommandCall, id: str) -> c.FullJobReply:
         job, payload = await jobs.job(call, id)
@@ -54,7 +54,7 @@ def client_job_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
 
 
 def _views(listed: Sequence[tuple[Job, Payload]], queue: str, results: Mapping[int, bytes]) -> Steps[list[c.FullJobView]]:
-    """Show jobs with their results, in steps."""
+    """Return views of jobs with their results, in steps."""
     views = []
     for job, body in listed:
         views.append(full_job_view(job, body, queue, results.get(job.id)))
@@ -63,7 +63,7 @@ def _views(listed: Sequence[tuple[Job, Payload]], queue: str, results: Mapping[i
 
 
 def client_queue_commands(queues: QueueHandlers) -> dict[str, CommandEntry]:
-    """Return the commands about queues that answer otherwise here than over HTTP, or that HTTP does not have."""
+    """Return the commands about queues whose replies differ from those over HTTP, or that HTTP does not have."""
 
     async def list_jobs(call: CommandCall, queue: str) -> c.FullJobsReply:
         query = JOBS.parse(await call.body())

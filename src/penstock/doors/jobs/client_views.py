@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     V = TypeVar("V", bound=c.FullJobView)
 
-#: The reasons that the client knows, and what we call them.
+#: The client's names of the reasons, and Penstock's.
 REASONS: Final = {
     "explicit_fail": (DeathReason.UNRECOVERABLE, DeathReason.DISCARDED, DeathReason.CHILD_FAILED),
     "max_attempts_exceeded": (DeathReason.MAX_ATTEMPTS,),
@@ -34,22 +34,22 @@ _REASON_OF: Final = {ours: theirs for theirs, all_of_ours in REASONS.items() for
 
 
 def client_state(job: Job) -> str:
-    """Spell the state of a job as the client does: a waiting job with a priority above 0 is ``prioritized``."""
+    """Return the client's name for the state of a job: a waiting job with a priority above 0 is ``prioritized``."""
     return "prioritized" if job.state == State.WAITING and job.priority > 0 else STATE_NAMES[job.state]
 
 
 def client_reason(details: Details) -> str:
-    """Spell why a job is dead as the client does."""
+    """Return the client's name for the reason why a job is dead."""
     return _REASON_OF.get(details.reason or "", "unknown")
 
 
 def full_job_view(job: Job, payload: Payload, queue: str, result: bytes | None) -> c.FullJobView:
-    """Show a job with all its fields."""
+    """Return the view of a job with all its fields."""
     return _completed(fill_view(c.FullJobView, job, payload, queue, **_more(job)), job, result)
 
 
 def full_dead_view(job: Job, payload: Payload, queue: str) -> c.FullDeadJobView:
-    """Show a dead job with all its fields."""
+    """Return the view of a dead job with all its fields."""
     reason = client_reason(details_of(job))
     return _completed(
         fill_view(c.FullDeadJobView, job, payload, queue, **_more(job), reason=reason, failed_at=job.finished_at), job, None
@@ -74,7 +74,7 @@ def _completed(view: V, job: Job, result: bytes | None) -> V:
 
 
 def _timeline(job: Job) -> list[c.Step]:
-    """Return what is known of the way of a job. The journal has every step."""
+    """Return the known steps of a job. The journal has every step."""
     steps = [c.Step("delayed" if job.run_at > job.created_at and job.started_at is None else "waiting", job.created_at)]
     if job.started_at is not None:
         steps.append(c.Step("active", job.started_at))
@@ -86,7 +86,7 @@ def _timeline(job: Job) -> list[c.Step]:
 
 
 def dead_entry(view: c.FullDeadJobView, job: Job, rule: DlqConfig) -> c.DeadEntry:
-    """Show an entry of the dead letters."""
+    """Return the view of a dead-letter entry."""
     details = details_of(job)
     entered = job.finished_at or job.created_at
     started = job.started_at or job.created_at
@@ -105,7 +105,7 @@ def dead_entry(view: c.FullDeadJobView, job: Job, rule: DlqConfig) -> c.DeadEntr
 
 
 def next_retry_at(job: Job, rule: DlqConfig) -> int | None:
-    """Return when the dead-letter rule brings a dead job back, wall clock in ms; None if it does not."""
+    """Return when the dead-letter rule retries a dead job, wall clock in ms; None if it does not."""
     if not rule.auto_retry or details_of(job).auto_retries >= rule.max_auto_retries:
         return None
     return (job.finished_at or job.created_at) + rule.auto_retry_interval

@@ -1,7 +1,7 @@
-"""A command as the handlers of the jobs door see it, and the table of all commands.
+"""A command as the handlers of the jobs door receive it, and the table of all commands.
 
-The doors differ in how a question arrives, not in what is asked. A ``CommandCall`` answers the same questions as an HTTP
-request, so that one handler, with one set of limits and error texts, serves HTTP, TCP and WebSocket.
+HTTP, TCP and WebSocket differ in how a request arrives, not in its meaning. A ``CommandCall`` has the same interface as an
+HTTP request, so that one handler, with one set of limits and error texts, serves HTTP, TCP and WebSocket.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _check_syntax: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 class TextMessage(Mapping[str, Any]):
-    """A command that came as JSON. Its text stays as it is, so that payloads are stored byte for byte, as over HTTP.
+    """A command that arrived as JSON. Its text is kept, so that payloads are stored byte for byte, as over HTTP.
 
-    Raises InvalidInput for what is not JSON, or not an object.
+    Raises InvalidInput for invalid JSON, or JSON that is not an object.
     """
 
     __slots__ = ("_fields", "text")
@@ -57,7 +57,7 @@ class TextMessage(Mapping[str, Any]):
                 return _decode(raw)
             except msgspec.DecodeError:  # a number too large for a float, which JSON may have
                 return json.loads(bytes(raw), parse_int=float)
-        except RecursionError:  # deeper than anything a command looks at
+        except RecursionError:  # nested deeper than any field that commands read
             return None
 
     def __iter__(self) -> Iterator[str]:
@@ -79,17 +79,17 @@ def _is_json(text: bytes) -> bool:
 
 
 class CommandCall:
-    """One command, on its way through a session. Its fields are what a request has in its path, query and body."""
+    """One command of a session. Its fields are what a request has in its path, query and body."""
 
     __slots__ = ("message", "session")
-    warns = False  #: clients send fields of their own in each command, and a reply has no headers
+    warns = False  #: clients send additional fields in each command, and a reply has no headers
 
     def __init__(self, session: JobsSession, message: Mapping[str, Any]) -> None:
         self.session = session
         self.message = message
 
     def header(self, name: str, default: str | None = None) -> str | None:
-        """Return what a request would have as a header: the namespace, and nothing else."""
+        """Return a field as a header: the namespace, and nothing else."""
         return self.session.namespace if name == "x-namespace" else default
 
     def namespace(self) -> str:
@@ -114,19 +114,19 @@ class CommandCall:
 
     @property
     def identity(self) -> Identity | None:
-        """Who asks."""
+        """The identity of the client."""
         return self.session.identity
 
     def allow(self, namespace: str, right: Right) -> None:
-        """Raise Forbidden unless who asks has a right in a namespace."""
+        """Raise Forbidden unless the client has a right in a namespace."""
         self.session.gate.check(self.session.identity, namespace, right)
 
     async def disconnected(self) -> None:
-        """Return when the client has hung up."""
+        """Return when the client has disconnected."""
         await self.session.gone.wait()
 
     def field(self, name: str) -> str:
-        """Return a field that names a queue or a job. One that is missing is empty: the handler knows the words for it."""
+        """Return a field that names a queue or a job. A missing field is empty; the handler raises the error for it."""
         value = self.message.get(name)
         if value is None and name != "queue":
             raise InvalidInput(f"{name} is required")
@@ -143,21 +143,21 @@ class CommandEntry(NamedTuple):
     """One command. ``handler`` takes the call and its parameters, as the handler of a route does."""
 
     handler: Handler
-    shape: BodyReader[Any] | None = None  #: its optional and required fields, besides those in ``params``
-    params: Mapping[str, str] = {}  #: which field gives which parameter of the handler
+    shape: BodyReader[Any] | None = None  #: its optional and required fields, in addition to ``params``
+    params: Mapping[str, str] = {}  #: the field for each parameter of the handler
     public: bool = False  #: may be used before the client has shown a token
-    takes: bool = False  #: hands jobs to the client, which go back when it hangs up
-    settles: bool = False  #: the job, or jobs, of the command are no longer the client's afterwards
-    right: Right = Right.ADMIN  #: what it needs; the table fills it in
-    everywhere: bool = False  #: it needs that for the whole server, not for the session's namespace
+    takes: bool = False  #: leases jobs to the client; they are released when it disconnects
+    settles: bool = False  #: ends the client's leases of the jobs of the command
+    right: Right = Right.ADMIN  #: the right it needs; the table fills it in
+    everywhere: bool = False  #: it needs the right for the whole server, not for the session's namespace
     narrows: bool = False  #: with a ``queue`` it is about that queue only, and needs its right in the session's namespace
 
     def is_for_all(self, message: Mapping[str, Any]) -> bool:
-        """Tell whether a command is about the whole server."""
+        """Return whether a command is about the whole server."""
         return self.everywhere and not (self.narrows and message.get("queue") is not None)
 
     def fields(self) -> list[str]:
-        """Return the names of all fields it knows."""
+        """Return the names of all fields that the command accepts."""
         shape = [] if self.shape is None else [each.encode_name for each in msgspec.structs.fields(self.shape.shape)]
         return [*self.params.values(), *shape]
 
@@ -173,7 +173,7 @@ class CommandTable:
         self.engine = engine
         self._entries: dict[str, CommandEntry] = {}
         for group in groups:
-            assert not self._entries.keys() & group.keys(), "a command is there twice"
+            assert not self._entries.keys() & group.keys(), "a command is defined twice"
             for name, entry in group.items():
                 right, everywhere = command_right(name)
                 self._entries[name] = entry._replace(right=right, everywhere=everywhere)
@@ -190,5 +190,5 @@ class CommandTable:
         return self._entries[name]
 
     def get(self, name: str) -> CommandEntry | None:
-        """Return a command, or None if there is none of that name."""
+        """Return a command; None if no command has that name."""
         return self._entries.get(name)

@@ -54,14 +54,17 @@ PROTOCOL_VERSION: Final = 3
 
 
 class PullFields(requests.PullQuery):
-    """How to pull one job. ``detach``: it stays leased when the connection ends. ``group``: limits for all groups."""
+    """How to pull one job. ``detach``: the job stays leased when the connection ends. ``group``: limits for all groups."""
 
     detach: bool = False
     group: requests.GroupOptions | None = None
 
 
 class PullBatchFields(requests.PullBatchBody):
-    """How to pull several jobs. ``detach``: they stay leased when the connection ends. ``group``: limits for all groups."""
+    """How to pull several jobs. ``detach``: the jobs stay leased when the connection ends.
+
+    ``group``: limits for all groups.
+    """
 
     detach: bool = False
     group: requests.GroupOptions | None = None
@@ -75,20 +78,20 @@ class LogsFields(requests.RequestModel):
 
 
 class ClearLogsFields(requests.RequestModel):
-    """How many of the last lines stay."""
+    """How many of the last lines to keep."""
 
     keep_logs: fields.Lines = 0
 
 
 class AuthFields(requests.RequestModel):
-    """A token. ``namespace``: whose queues and jobs this connection is about from now on."""
+    """A token. ``namespace``: the namespace of this connection's commands from now on."""
 
     token: str
     namespace: str | None = None
 
 
 class HelloReply(replies.Reply, kw_only=True):
-    """What the server speaks."""
+    """The protocol version and the capabilities of the server."""
 
     protocol_version: int = PROTOCOL_VERSION
     capabilities: list[str]
@@ -97,7 +100,7 @@ class HelloReply(replies.Reply, kw_only=True):
 
 
 class DataReply(replies.Reply, kw_only=True):
-    """Something wrapped in ``data``, as the protocol has it for some commands."""
+    """A reply with its content in ``data``, as the protocol requires for some commands."""
 
     data: dict[str, Any]
 
@@ -124,7 +127,7 @@ class JobCommands:
         self._jobs = jobs
 
     async def move_to_wait(self, call: CommandCall, id: str) -> replies.Ok:
-        """Make a job ready from wherever it is, as long as it has not completed."""
+        """Make a job ready from any state except completed."""
         job, _ = await self._jobs.job(call, id)
         if job.state == State.ACTIVE:
             token = j.TOKEN.parse(await call.body()).token
@@ -135,7 +138,7 @@ class JobCommands:
         return replies.Ok()
 
     async def move_to_delayed(self, call: CommandCall, id: str) -> replies.Ok:
-        """Put a job off: one that is active, or one that waits already, as bunqueue's clients ask for."""
+        """Delay a job: an active one, or one that already waits, as bunqueue's clients require."""
         try:
             return await self._jobs.move_to_delayed(call, id)
         except Refused:
@@ -165,7 +168,7 @@ class JobCommands:
         return await self._jobs.pull_batch(call, queue)
 
     async def ack_batch(self, call: CommandCall) -> replies.BatchReply:
-        """Acknowledge several jobs, without those whose results have no JSON."""
+        """Acknowledge several jobs, except those whose results have no JSON."""
         results: Any = call.message.get("results")
         unfit = {at: each.reason for at, each in enumerate(results) if type(each) is Unfit} if type(results) is list else {}
         for at in unfit:
@@ -191,11 +194,11 @@ def job_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
         "JobHeartbeatB": CommandEntry(jobs.heartbeat_batch, j.HEARTBEAT_BATCH),
         "ExtendLock": CommandEntry(jobs.extend_lock, j.EXTEND, ID),
         "ExtendLocks": CommandEntry(jobs.extend_locks, j.EXTEND_BATCH),
-        # Looking.
+        # Reading.
         "GetResult": CommandEntry(jobs.get_result, None, ID),
         "GetProgress": CommandEntry(jobs.get_progress, None, ID),
         "WaitJob": CommandEntry(jobs.wait, j.WAIT, ID),
-        # Intervening.
+        # Changing.
         "Cancel": CommandEntry(jobs.cancel, None, ID, settles=True),
         "ChangePriority": CommandEntry(jobs.change_priority, j.PRIORITY, ID),
         "Promote": CommandEntry(jobs.promote, None, ID),
@@ -211,7 +214,7 @@ def job_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
 
 
 def _check_detach(call: CommandCall) -> None:
-    """Raise InvalidInput before anything is pulled: afterwards it would be too late."""
+    """Raise InvalidInput before anything is pulled, because after the pull it would be too late."""
     if not isinstance(call.message.get("detach"), bool | None):
         raise InvalidInput("detach must be a boolean")
 
@@ -219,7 +222,7 @@ def _check_detach(call: CommandCall) -> None:
 def queue_commands(queues: QueueHandlers) -> dict[str, CommandEntry]:
     """Return the commands about queues."""
     return {
-        # Looking.
+        # Reading.
         "ListQueues": CommandEntry(queues.list_queues),
         "GetJobCounts": CommandEntry(queues.counts_apart, None, QUEUE),
         "GetCountsPerPriority": CommandEntry(queues.priority_counts, None, QUEUE),
@@ -304,31 +307,31 @@ NOT_FOUND: Final = "Job not found"
 
 
 class ValuesData(replies.Out):
-    """What children answered, or why they failed, by their ids."""
+    """The results of children, or why they failed, by their ids."""
 
     values: dict[str, Raw]
 
 
 class ValuesReply(replies.Reply, kw_only=True):
-    """The same, in its envelope."""
+    """The values of children, in the reply's envelope."""
 
     data: ValuesData
 
 
 class DependencyRemovedReply(replies.Reply, kw_only=True):
-    """Whether there was something to remove."""
+    """Whether there was a dependency to remove."""
 
     removed: bool
 
 
 class MovedData(replies.Out):
-    """The job was parked."""
+    """Whether the job was moved to wait for its children."""
 
     moved: bool = True
 
 
 class MovedReply(replies.Reply, kw_only=True):
-    """The same, in its envelope."""
+    """The result of the move, in the reply's envelope."""
 
     data: MovedData
 
@@ -388,7 +391,7 @@ def webhook_commands(webhooks: WebhookHandlers) -> dict[str, CommandEntry]:
 
 
 def worker_commands(workers: WorkerHandlers) -> dict[str, CommandEntry]:
-    """Return the commands about workers. A worker goes when the connection that registered it does."""
+    """Return the commands about workers. A worker is unregistered when the connection that registered it ends."""
 
     async def register(call: CommandCall) -> Any:
         reply = await workers.register(call)

@@ -1,4 +1,4 @@
-"""Handlers about crons, and what other doors need to speak of crons in the same words."""
+"""Handlers about crons, and what other doors need for crons with the same texts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CRON = BodyReader(requests.CronBody)
 
 
 def save_command(namespace: str, body: requests.CronBody) -> SaveCron:
-    """Turn a body into what the engine saves. Raises InvalidInput in the contract's words."""
+    """Turn a body into the engine's command that saves a cron. Raises InvalidInput with the contract's text."""
     check_queue_name(body.queue)
     data = take_payload(body.data)
     if (body.schedule is None) == (body.repeat_every is None):
@@ -92,12 +92,12 @@ def _schedule_fields(cron: CronRecord) -> tuple[str, str, str | None, int | None
 
 
 def cron_view(cron: CronRecord) -> replies.CronView:
-    """Show when a cron runs."""
+    """Return the view of a cron: when it runs."""
     return replies.CronView(*_schedule_fields(cron))
 
 
 def counted_cron_view(cron: CronRecord) -> replies.CountedCronView:
-    """Show a cron."""
+    """Return the view of a cron, with how often it has run."""
     return replies.CountedCronView(*_schedule_fields(cron), executions=cron.executions, max_limit=cron.plan.max_limit)
 
 
@@ -120,7 +120,7 @@ class CronHandlers(JobsDoor):
         return replies.Ok()
 
     def routes(self) -> list[Route]:
-        """Return what this part of the contract answers. A name may hold slashes, like an id."""
+        """Return the routes of this part of the contract. A name may contain slashes, like an id."""
         tag = "Crons"
         return self.namespaced(
             Route("GET", "/crons", self.list_crons, "List crons", tag, replies.CronsReply),

@@ -38,7 +38,7 @@ RETRY_DEAD = BodyReader(c.RetryDeadBody)
 
 
 def dead_letter_commands(queues: QueueHandlers) -> dict[str, CommandEntry]:
-    """Return the commands about dead letters that answer otherwise here than over HTTP, or that HTTP does not have."""
+    """Return the commands about dead letters whose replies differ from those over HTTP, or that HTTP does not have."""
     letters = DeadLetters(queues)
     return {
         "Dlq": CommandEntry(letters.list_dead, DEAD, QUEUE),
@@ -49,7 +49,7 @@ def dead_letter_commands(queues: QueueHandlers) -> dict[str, CommandEntry]:
 
 
 def _entries(found: Sequence[tuple[Job, Payload]], queue: str, rule: DlqConfig) -> Steps[list[c.DeadEntry]]:
-    """Show dead jobs, in steps."""
+    """Return views of dead jobs, in steps."""
     entries = []
     for job, body in found:
         entries.append(dead_entry(full_dead_view(job, body, queue), job, rule))
@@ -100,9 +100,9 @@ class DeadLetters:
         return counted
 
     def routes(self) -> list[Route]:
-        """Return what is asked over HTTP, too."""
+        """Return the routes that HTTP also has."""
         path = "/queues/{queue}/dlq/stats"
-        return self.queues.namespaced(Route("GET", path, self.http_stats, "Figures of the DLQ", "DLQ", c.DeadStatsReply))
+        return self.queues.namespaced(Route("GET", path, self.http_stats, "DLQ statistics", "DLQ", c.DeadStatsReply))
 
     async def remove(self, call: CommandCall, queue: str, job: str) -> DataReply:
         key = self.queues.queue_key(call, queue)
@@ -128,7 +128,7 @@ class DeadLetters:
 
 
 async def _dead(queues: QueueHandlers, queue: Queue) -> AsyncIterator[Sequence[Job]]:
-    """Yield the dead jobs of a queue, those that died first in front, a slice at a time."""
+    """Yield the dead jobs of a queue, those that died first in front, in slices."""
     engine = queues.engine.of(queue.key)
     place, up_to = Place(0, 0), engine.highest_id()
     while page := await engine.store.job_select(Selection(queue, State.DEAD, limits.slice_jobs_max, up_to, after=place)):
@@ -137,7 +137,7 @@ async def _dead(queues: QueueHandlers, queue: Queue) -> AsyncIterator[Sequence[J
 
 
 async def _filtered(queues: QueueHandlers, queue: Queue, wanted: c.DeadFilter, most: int) -> list[Job]:
-    """Return the dead jobs of a queue that a filter lets through."""
+    """Return the dead jobs of a queue that match a filter."""
     now_ms = queues.engine.clock.now_ms()
     most = min(most, wanted.limit) if wanted.limit else most
     chosen: list[Job] = []

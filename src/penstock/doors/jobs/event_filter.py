@@ -1,4 +1,4 @@
-"""What a client has subscribed to, by name."""
+"""The events that a client has subscribed to, by name."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 
 class EventFilter:
-    """Names and wildcards, and single events left out of wildcards."""
+    """Event names and wildcards, and single events excluded from wildcards."""
 
     def __init__(self) -> None:
-        self.begun = False  #: whether anything was ever subscribed to: from then on there is no older form any more
+        self.begun = False  #: whether anything was ever subscribed to: after that, the client no longer gets the older form
         self.names: dict[str, None] = {}
         self._left_out: set[EventKind] = set()
 
     @property
     def kinds(self) -> frozenset[EventKind]:
-        """The events all this stands for."""
+        """The event kinds that match."""
         return frozenset().union(*(PATTERNS[name] for name in self.names)) - self._left_out
 
     def add(self, names: object) -> None:
-        """Subscribe to more. Raises InvalidInput, and adds nothing, if a name is not one."""
+        """Add names. Raises InvalidInput, and adds nothing, if one of them is not a name of events."""
         if not isinstance(names, list) or not names or len(names) > limits.subscribe_names_max:
             raise InvalidInput("events must be a non-empty array")
         unknown = [str(name) for name in names if not isinstance(name, str) or name not in PATTERNS]
@@ -38,7 +38,10 @@ class EventFilter:
             self._left_out -= PATTERNS[name]
 
     def remove(self, names: object) -> None:
-        """Subscribe to less: a name is taken back, or left out of the wildcards that mean it too. No name given: to nothing."""
+        """Remove names. A single event is also excluded from the wildcards that include it.
+
+        Without names, remove everything.
+        """
         if not names:
             self.names.clear()
             self._left_out.clear()

@@ -1,7 +1,7 @@
-"""The hub: hears the engine's feed once and passes each event on to the readers that want it.
+"""The hub subscribes once to the engine's event feed, and passes each event on to the readers that want it.
 
-Readers are found by the kind of an event, so those who wait for something else cost nothing. While there is no reader, the
-feed is not listened to at all.
+Readers are found by the kind of an event, so readers of other kinds cost nothing. While there is no reader, the
+hub is not subscribed to the feed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.store.sharded import ShardedStore
 
 
-#: What is about the server and tells nothing of what is on it.
+#: Events about the server that reveal nothing about its contents.
 _FOR_EVERYBODY: Final = frozenset({EventKind.SERVER_STARTED, EventKind.SERVER_SHUTDOWN})
 
 
@@ -38,15 +38,15 @@ _NO_QUEUE: Final = ("", "")
 
 
 def _named_by(event: Sequence[Any]) -> str:
-    """Return the namespace that an event itself has, or nothing."""
+    """Return the namespace that an event itself has; empty if it has none."""
     return (event[3] or "") if event[0] in PAYLOAD_KINDS else ""
 
 
 class EventReader:
-    """One connection that wants events of some kinds, of one namespace, perhaps of one queue.
+    """One connection that wants events of some kinds, from one namespace and optionally one queue.
 
-    ``render`` is the form it wants them in; ``take`` is given each, rendered and as it is, and tells whether it had room.
-    ``everywhere``: it may know of the server as a whole, so figures of all namespaces together are for it too.
+    ``render`` returns an event in the form for this reader. ``take`` gets each event, rendered and original, and returns
+    whether it had room. ``everywhere``: it may see the server as a whole, so it also gets figures over all namespaces.
     """
 
     __slots__ = ("everywhere", "filed", "greeted", "kinds", "missed", "namespace", "queue", "render", "take")
@@ -64,14 +64,14 @@ class EventReader:
         self.render = render
         self.take = take
         self.namespace = namespace
-        self.filed = namespace  #: the namespace under which the hub finds it
+        self.filed = namespace  #: the namespace under which the hub lists it
         self.queue = queue
         self.kinds: frozenset[EventKind] = frozenset()
-        self.missed = 0  #: events it had no room for
-        self.greeted = False  #: whether it was told, or will be told, that the server has started
+        self.missed = 0  #: events that were dropped because it had no room
+        self.greeted = False  #: whether it was notified, or will be, that the server has started
 
     def concerns(self, told: OutgoingEvent) -> bool:
-        """Tell whether an event is about what this reader looks at, or about the server, as far as it may know of that."""
+        """Return whether an event is in the namespace and queue of this reader, or about the server and visible to it."""
         if told.namespace is None:
             return self.everywhere or told.kind in _FOR_EVERYBODY
         if told.namespace != self.namespace:
@@ -80,7 +80,7 @@ class EventReader:
 
 
 class EventHub:
-    """Readers join with ``want`` and leave by wanting nothing."""
+    """Passes events on to readers. They subscribe with ``want``, and unsubscribe by wanting no kinds."""
 
     def __init__(self, feed: EventFeed, clock: Clock, share: FairShare | None = None) -> None:
         self._share = share
@@ -88,19 +88,19 @@ class EventHub:
         self._clock = clock
         self._started: OutgoingEvent | None = None
         self._started_until = 0  #: steady ms
-        #: By kind and namespace, in the order in which they came: an event costs nothing for readers of other namespaces.
+        #: By kind and namespace, in the order of their subscription: an event costs nothing for readers of other namespaces.
         self._readers: dict[int, dict[str, dict[EventReader, None]]] = {}
-        self._wanted: dict[int, int] = {}  #: how many want a kind
+        self._wanted: dict[int, int] = {}  #: number of readers that want a kind
         self._end: Callable[[], None] | None = None
-        #: Events to pass on, of each namespace: a block and a position in it. None is empty.
+        #: Events to pass on, by namespace: a block and a position in it. No entry is empty.
         self._backlogs: dict[str, deque[tuple[JournalBlock, int]]] = {}
-        self._task: asyncio.Task[None] | None = None  #: passes on what waits
-        self.missed = 0  #: events that readers had no room for, since the server started
-        self.on_block: list[Callable[[JournalBlock], None]] = []  #: who else looks at what happens, while somebody reads
-        self.on_wish: list[Callable[[], None]] = []  #: who is told when the wishes of readers change
+        self._task: asyncio.Task[None] | None = None  #: passes on the waiting events
+        self.missed = 0  #: events dropped because readers had no room, since the server started
+        self.on_block: list[Callable[[JournalBlock], None]] = []  #: called with each block while there are readers
+        self.on_wish: list[Callable[[], None]] = []  #: called when the wanted kinds of readers change
 
     def want(self, reader: EventReader, kinds: frozenset[EventKind]) -> None:
-        """Change which events a reader gets."""
+        """Change which kinds of events a reader gets."""
         moved = reader.filed != reader.namespace
         for kind in reader.kinds if moved else reader.kinds - kinds:
             self._remove(kind.value, reader)
@@ -128,7 +128,7 @@ class EventHub:
                 del self._readers[kind]
 
     def start(self, payload: Mapping[str, object]) -> None:
-        """Tell that the server has started: now to those who are there already, and for a while to whoever comes."""
+        """Publish that the server has started: now to present readers, and for a limited time to new ones."""
         now = self._clock.now_ms()
         self._started_until = self._clock.steady_ms() + limits.server_started_ms
         self._started = OutgoingEvent(
@@ -137,7 +137,7 @@ class EventHub:
         self._feed.publish_transient(EventKind.SERVER_STARTED, payload, now)
 
     def greet(self, reader: EventReader) -> None:
-        """Tell a reader that has just come that the server has started, if it wants to know and if that was just now."""
+        """Send a new reader the event that the server has started, if it wants the event and the start was recent."""
         if reader.greeted or EventKind.SERVER_STARTED not in reader.kinds:
             return
         reader.greeted = True
@@ -145,16 +145,16 @@ class EventHub:
             self._pass_on(self._started, (reader,))
 
     async def data_of(self, store: Store | ShardedStore, told: OutgoingEvent) -> bytes | None:
-        """Return the result of a completed job, or the payload of a failed one: JSON; None if it is gone or too large."""
+        """Return the result of a completed job, or the payload of a failed one, as JSON; None if it is gone or too large."""
         found = await data_of(store, told.kind, told.namespace or "", told.job)
         return self._feed.removed.get(told.job) if found is None and told.kind is EventKind.JOB_COMPLETED else found
 
     def wanted(self, kind: EventKind) -> int:
-        """Return how many readers want a kind. Who would have to compute something asks this first."""
+        """Return how many readers want a kind. Check this before computing something for events of that kind."""
         return self._wanted.get(kind.value, 0)
 
     def turn(self, namespace: str) -> asyncio.Future[None] | None:
-        """Return what a reader of a namespace has to wait for before it is sent events (None: nothing)."""
+        """Return what a reader of a namespace must wait for before it is sent events (None: nothing)."""
         return None if self._share is None else self._share.background.begin(namespace)
 
     def _hear(self, block: JournalBlock) -> None:
@@ -175,7 +175,7 @@ class EventHub:
             look(block)
 
     def _add(self, namespace: str, events: deque[tuple[JournalBlock, int]]) -> None:
-        """Pass on events at once if none of their namespace wait, as many as one turn of the event loop should take."""
+        """Pass on events at once if none of their namespace wait, up to the limit for one turn of the event loop."""
         backlog = self._backlogs.get(namespace)
         if backlog is None:
             self._backlogs[namespace] = events
@@ -191,7 +191,7 @@ class EventHub:
             self._share.fall_behind(namespace)
 
     async def _pass_on_rest(self) -> None:
-        """Pass on what waits in the next turns of the event loop, a part of each namespace in rotation."""
+        """Pass on waiting events in the next turns of the event loop, some of each namespace in rotation."""
         try:
             while self._backlogs:
                 for namespace in list(self._backlogs):
@@ -203,7 +203,7 @@ class EventHub:
         finally:
             self._task = None
             if self._share is not None:
-                for namespace in self._backlogs:  # none, unless it failed
+                for namespace in self._backlogs:  # none, unless this task failed
                     self._share.catch_up(namespace)
 
     @property
@@ -211,7 +211,7 @@ class EventHub:
         return self._share is not None and self._share.shared
 
     def _pass_on_some(self, namespace: str, messages: int) -> None:
-        """Pass on the oldest events of a namespace, until so many messages were offered to readers."""
+        """Pass on the oldest events of a namespace, until this many messages were offered to readers."""
         backlog = self._backlogs.get(namespace)
         while backlog and messages > 0:
             block, index = backlog.popleft()

@@ -1,6 +1,6 @@
-"""From the journal to what users see: the contract's 63 events with their payloads, and the older form of the job events.
+"""Renders journal entries for clients: the contract's 63 events with their payloads, and the older form of the job events.
 
-An event is rendered when the first reader wants it in some form, and then once for all readers.
+An event is rendered when the first reader wants it in a form, and then once for all readers of that form.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _encode = msgspec.json.Encoder().encode
 _JOB = ("queue", "jobId")
 _QUEUE = ("queue",)
 
-#: What each event carries. A name that ends in ``?`` may be missing.
+#: The fields of each event. A name that ends in ``?`` may be missing.
 PAYLOADS: Final[dict[Kind, tuple[str, ...]]] = {
     Kind.JOB_PUSHED: _JOB,
     Kind.JOB_ACTIVE: _JOB,
@@ -92,7 +92,7 @@ PAYLOADS: Final[dict[Kind, tuple[str, ...]]] = {
     Kind.CONFIG_DLQ_CHANGED: ("queue", "config"),
 }  # fmt: skip
 
-#: The older form: its name for each event. It knows jobs, and three things that happen to queues.
+#: The older form: its name for each event. It has the events of jobs, and three events of queues.
 LEGACY: Final[dict[Kind, str]] = {
     kind: kind.wire_name.partition(":")[2] for kind in PAYLOADS if kind.wire_name.startswith("job:")
 } | {
@@ -106,7 +106,7 @@ LEGACY: Final[dict[Kind, str]] = {
     Kind.QUEUE_RESUMED: "resumed",
 }
 
-#: The name under which an event stream tells that events are missing.
+#: The name of the event with which an event stream reports missing events.
 GAP: Final = "events:missed"
 
 ALL_KINDS: Final = frozenset(PAYLOADS)
@@ -123,15 +123,15 @@ def _patterns() -> dict[str, frozenset[Kind]]:
     return found
 
 
-#: Every name one can subscribe to, wildcards too, and the events it stands for.
+#: Every name that clients can subscribe to, including wildcards, and the events it matches.
 PATTERNS: Final = _patterns()
 
-#: Where a kind keeps a field.
+#: The position of each field in the events of a kind.
 _PLACES: Final = {kind: {name: 4 + index for index, name in enumerate(fields)} for kind, fields in FIELDS.items()}
 
 
 class OutgoingEvent:
-    """One event, on its way to readers."""
+    """One event to be sent to readers."""
 
     __slots__ = ("_around", "_event", "_forms", "at", "kind", "namespace", "prev", "queue", "seq", "shard")
 
@@ -143,10 +143,10 @@ class OutgoingEvent:
         self.shard = block.shard
         self._around = block.around
         self._event: Sequence[Any] = event
-        #: What a job that is retried was before: the failure that leads to a retry is told right before it.
+        #: The previous state of a retried job. The event of the failure that leads to a retry comes directly before.
         self.prev = "" if self.kind is not Kind.JOB_RETRIED else _before(block.events[index - 1] if index else None, event)
         self._forms: dict[Callable[[OutgoingEvent], Any], Any] = {}
-        #: Whom it is about: None and "" = everybody.
+        #: The namespace and queue it is about: None and "" = all.
         about: tuple[str | None, str] = block.queues.get(event[1]) or (None, "")
         self.namespace, self.queue = about
         if not self.queue and self.kind in PAYLOAD_KINDS:
@@ -154,23 +154,23 @@ class OutgoingEvent:
             self.queue = event[4].get("queue", "")
 
     def form(self, render: Callable[[OutgoingEvent], Any]) -> Any:
-        """Return the event in a form, rendered by whoever asks first."""
+        """Return the event in a form, which is rendered at the first call."""
         if render not in self._forms:
             self._forms[render] = render(self)
         return self._forms[render]
 
     def field(self, name: str) -> Any:
-        """Return a field that the journal keeps of this kind."""
+        """Return a field of the event from the journal."""
         return self._event[_PLACES[self.kind][name]]
 
     @property
     def place(self) -> str:
-        """Where a reader is that has seen it: its number, with those of the other shards around it; empty for no number."""
+        """The position of a reader that has seen this event: its number and those of the other shards; empty without one."""
         return f"{self._around[0]}{self.seq}{self._around[1]}" if self.seq else ""
 
     @property
     def job_id(self) -> str:
-        """The id of the job, as users know it."""
+        """The id of the job, in the form that users see."""
         return self._event[3] or ids.to_uuid(self._event[2])
 
     @property
@@ -180,7 +180,7 @@ class OutgoingEvent:
         return number
 
     def payload(self) -> Mapping[str, Any]:
-        """Return what the event says."""
+        """Return the payload of the event."""
         if self.kind in PAYLOAD_KINDS:
             payload: Mapping[str, Any] = self._event[4]
             return payload
@@ -222,7 +222,7 @@ _VALUES: Final[dict[str, Callable[[OutgoingEvent], Any]]] = {
 
 
 def pubsub(told: OutgoingEvent) -> str:
-    """Render for who subscribed by name: ``{event, ts, data}``."""
+    """Render for clients that subscribed by name: ``{event, ts, data}``."""
     return _encode({"event": told.kind.wire_name, "ts": told.at, "data": told.payload()}).decode()
 
 
@@ -245,24 +245,24 @@ def legacy(told: OutgoingEvent) -> str:
     return _encode(legacy_fields(told)).decode()
 
 
-#: Whose older form carries more than the journal keeps: the result, or the payload.
+#: Events whose older form has more than the journal keeps: the result, or the payload.
 WITH_DATA: Final = frozenset({Kind.JOB_COMPLETED, Kind.JOB_FAILED})
 
 
 class Unfinished(str):
-    """An event in the older form, to which ``data`` is added when it is sent: until then nobody looks it up."""
+    """An event in the older form. ``data`` is added when the event is sent, and is not read before that."""
 
     __slots__ = ("told",)
 
     told: OutgoingEvent
 
     def finish(self, data: bytes | None) -> str:
-        """Return the whole message, given JSON, or None if there is none."""
+        """Return the whole message, with the given JSON as ``data``, or without ``data`` for None."""
         return str(self) if data is None else f'{self[:-1]},"data":{data.decode()}}}'
 
 
 def legacy_socket(told: OutgoingEvent) -> str:
-    """Render in the older form for who may get results and payloads too."""
+    """Render in the older form, for readers that may also get results and payloads."""
     text: str = told.form(legacy)
     if told.kind not in WITH_DATA:
         return text
@@ -284,9 +284,9 @@ def stream_typed(told: OutgoingEvent) -> bytes:
 
 @lru_cache(maxsize=16)
 def stream_form(*, typed: bool, marks: str) -> Callable[[OutgoingEvent], bytes]:
-    """Return how events are rendered for an event stream. ``marks``: what follows the numbers in ids, see ``History.mark``.
+    """Return how events are rendered for an event stream. ``marks``: the suffix of numbers in ids, see ``History.mark``.
 
-    The same function for the same choice, so that an event is rendered once for all readers with it.
+    Equal arguments return the same function, so that an event is rendered once for all readers with them.
     """
     render = stream_typed if typed else stream_legacy
     if not marks:
@@ -301,10 +301,10 @@ def stream_form(*, typed: bool, marks: str) -> Callable[[OutgoingEvent], bytes]:
 
 
 def stream_gap(last: int, first: int, shard: int | None, *, replaced: bool = False) -> bytes:
-    """Render for an event stream that what came after an event is not there, and which event comes first instead.
+    """Render the event that reports a gap in an event stream: the events after one event are missing, up to another one.
 
-    ``shard``: whose numbers these are, if there are several. ``replaced``: the journal is not the one the client has read. The
-    event is named, so that nobody who waits for messages takes it for one.
+    ``shard``: the shard of these numbers, if there are several. ``replaced``: the journal is not the one that the client has
+    read. The event has a name, so that clients that wait for messages do not take it for one.
     """
     gap: dict[str, object] = {"lastEventId": last, "firstEventId": first}
     if shard is not None:
@@ -320,7 +320,7 @@ def _id(told: OutgoingEvent) -> str:
 
 
 def told_of(block: JournalBlock, kinds: Iterable[Kind], after: int = 0) -> Iterator[OutgoingEvent]:
-    """Go through the events of a block that are of some kinds, and behind a number of the journal."""
+    """Iterate over the events of a block that have certain kinds, and come after a number of the journal."""
     for index, event in enumerate(block.events):
         if event[0] in kinds and block.seq + index > after:
             yield OutgoingEvent(block, index)

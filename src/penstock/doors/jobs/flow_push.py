@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class FlowJobBody(requests.RequestModel):
-    """One job of a flow. Its id is chosen by who sends it."""
+    """One job of a flow. The client chooses its id."""
 
     id: fields.Key
     queue: str
@@ -39,30 +39,30 @@ class FlowJobBody(requests.RequestModel):
 
 
 class FlowBody(requests.RequestModel):
-    """Jobs that need each other."""
+    """The jobs of a flow, which depend on each other."""
 
     jobs: Annotated[list[FlowJobBody], Meta(max_length=limits.bulk_jobs_max)]
 
 
 class FlowData(replies.Out):
-    """The jobs as they are stored, in the order in which they were given."""
+    """The jobs as they are stored, in the given order."""
 
     jobs: list[replies.JobView]
 
 
 class FlowReply(replies.Reply, kw_only=True):
-    """The same, in its envelope."""
+    """The stored jobs, in the reply's envelope."""
 
     data: FlowData
 
 
 FLOW: Final = BodyReader(FlowBody)
-#: Fields of a payload in which a FlowProducer notes the parent and the children of a job.
+#: Fields of a payload in which a FlowProducer stores the parent and the children of a job.
 NOTES: Final = frozenset({"__parentId", "__parentQueue", "__childrenIds", "__flowParentId", "__flowParentIds"})
 
 
 def flow_push_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
-    """Return the commands that know what a FlowProducer notes in payloads."""
+    """Return the commands that handle the fields of a FlowProducer in payloads."""
 
     async def push_flow(call: CommandCall) -> FlowReply:
         body = await FLOW.take(await call.body())
@@ -74,7 +74,7 @@ def flow_push_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
         return FlowReply(data=FlowData([_view(stored[job.id], new[job.id], job.queue) for job in body.jobs]))
 
     async def update_data(call: CommandCall, id: str) -> replies.Ok:
-        """Replace a payload, but for what the producer of a flow has noted in it."""
+        """Replace a payload, but keep the fields that the FlowProducer has stored in it."""
         found = await jobs.store.job_get(call.session.namespace, job_ref(id))
         notes = {} if found is None or b'"__' not in found[1].data else _notes(found[1].data)
         if not notes:
@@ -100,7 +100,7 @@ def _fields(data: bytes) -> dict[str, Raw]:
 
 
 def _notes(data: bytes) -> dict[str, Raw]:
-    """Return what a FlowProducer has noted in a payload: which jobs it belongs to."""
+    """Return the FlowProducer's fields of a payload: they link it to other jobs."""
     try:
         fields = msgspec.json.decode(data, type=dict[str, Raw])
     except msgspec.DecodeError:
@@ -120,7 +120,7 @@ def _view(stored: Job, new: NewJob, queue: str) -> replies.JobView:
 
 
 def _check(jobs: Sequence[FlowJobBody]) -> list[FlowJobBody]:
-    """Return the jobs of a flow in an order in which each comes after those that it needs. Raises InvalidInput."""
+    """Return the jobs of a flow in an order in which each comes after those that it depends on. Raises InvalidInput."""
     by_id: dict[str, FlowJobBody] = {}
     for job in jobs:
         if job.id in by_id:
@@ -141,7 +141,7 @@ def _check_job(job: FlowJobBody) -> None:
     if ":" in job.id:
         raise InvalidInput("flow job id cannot contain a colon")
     if ids.from_uuid(job.id) is not None:
-        raise InvalidInput(f"Flow job {job.id} already exists")  # or did: Penstock has given out this id itself
+        raise InvalidInput(f"Flow job {job.id} already exists")  # or it existed: Penstock has assigned this id
     try:
         check_queue_name(job.queue)
     except InvalidInput:
@@ -170,7 +170,7 @@ def _check_job(job: FlowJobBody) -> None:
 
 
 def _check_links(job: FlowJobBody, by_id: dict[str, FlowJobBody]) -> None:
-    """Refuse a job whose needs, children or parent are not in the flow, or do not name it in turn."""
+    """Refuse a job whose dependencies, children or parent are not in the flow, or do not link back to it."""
     given = job.input
     needed, children = set(given.depends_on or ()), set(given.children_ids or ())
     _check_apart(given.depends_on, needed, f"duplicate dependency in flow job: {job.id}")

@@ -1,6 +1,6 @@
-"""The commands of bunqueue about groups of jobs: how many there are, pause, concurrency and rate limit of a group.
+"""The commands of bunqueue about groups of jobs: the number of jobs, pause, concurrency and rate limit of a group.
 
-Jobs of one group run one after the other, unless its concurrency says otherwise.
+Jobs of one group run one after the other, unless its concurrency allows more.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ConcurrencyFields(GroupFields):
 
 
 class RateFields(GroupFields):
-    """How many jobs of a group may be claimed within a time, in ms."""
+    """How many jobs of a group may be claimed within a period, in ms."""
 
     max: fields.Positive
     duration: fields.Positive
@@ -53,7 +53,7 @@ class HoldFields(GroupFields):
 
 
 class WaitFields(GroupFields):
-    """``max_jobs``: the rate limit counts as free until so many jobs of its window were claimed."""
+    """``max_jobs``: the rate limit counts as free until this many jobs of its window were claimed."""
 
     max_jobs: fields.Positive | None = None
 
@@ -121,24 +121,24 @@ class GroupCommands:
         return replies.Ok()
 
     async def get_concurrency(self, call: CommandCall, queue: str) -> DataReply:
-        """Answer how many jobs of a group may be active at once, if that was set."""
+        """Return how many jobs of a group may be active at once, if that was set."""
         group, _ = await self._ask(call, queue, GROUP.parse(await call.body()).group_id)
         return DataReply(data={"concurrency": group.concurrency})
 
     async def remove_concurrency(self, call: CommandCall, queue: str) -> DataReply:
-        """Have the jobs of a group run one after the other again."""
+        """Remove the concurrency of a group: its jobs run one after the other again."""
         name = GROUP.parse(await call.body()).group_id
         removed = await self._change(call, queue, name, lambda group, _: replace(group, concurrency=None))
         return DataReply(data={"removed": int(removed)})
 
     async def set_rate(self, call: CommandCall, queue: str) -> replies.Ok:
-        """Set how many jobs of a group may be claimed within a time."""
+        """Set how many jobs of a group may be claimed within a period."""
         asked = RATE.parse(await call.body())
         await self._change(call, queue, asked.group_id, lambda group, _: _with_rate(group, asked.max, asked.duration))
         return replies.Ok()
 
     async def get_rate(self, call: CommandCall, queue: str) -> DataReply:
-        """Answer with the rate limit of a group, if it has one."""
+        """Return the rate limit of a group, if it has one."""
         group, _ = await self._ask(call, queue, GROUP.parse(await call.body()).group_id)
         limit = None if group.rate_limit is None else {"max": group.rate_limit, "duration": group.rate_window_ms}
         return DataReply(data={"limit": limit})
@@ -150,7 +150,7 @@ class GroupCommands:
         return DataReply(data={"removed": int(removed)})
 
     async def rate_wait(self, call: CommandCall, queue: str) -> DataReply:
-        """Answer for how long the rate limit of a group lasts, in ms; -2: it does not hold."""
+        """Return for how long the rate limit of a group holds, in ms; -2: it does not hold."""
         asked = WAIT.parse(await call.body())
         group, steady_ms = await self._ask(call, queue, asked.group_id)
         found = self._queues.queue(call, queue)
@@ -159,7 +159,7 @@ class GroupCommands:
         return DataReply(data={"ttl": NO_RATE_LIMIT if wait_ms is None else wait_ms})
 
     async def hold(self, call: CommandCall, queue: str) -> replies.Ok:
-        """Let no job of a group be claimed for a time."""
+        """Stop claims of a group's jobs for a period."""
         asked = HOLD.parse(await call.body())
         await self._change(call, queue, asked.group_id, lambda group, now: replace(group, held_until=now + asked.duration))
         return replies.Ok()
@@ -171,7 +171,7 @@ class GroupCommands:
         return DataReply(data={"changed": changed})
 
     async def is_paused(self, call: CommandCall, queue: str) -> DataReply:
-        """Answer whether a group is paused."""
+        """Return whether a group is paused."""
         group, _ = await self._ask(call, queue, GROUP.parse(await call.body()).group_id)
         return DataReply(data={"paused": group.paused})
 
@@ -182,5 +182,5 @@ def group_commands(queues: QueueHandlers) -> dict[str, CommandEntry]:
 
 
 def _with_rate(group: GroupLimits, limit: int | None, window_ms: int) -> GroupLimits:
-    """Return the limits of a group with another rate limit, of which nothing is used up."""
+    """Return the limits of a group with another rate limit, of which nothing is used."""
     return replace(group, rate_limit=limit, rate_window_ms=window_ms, window_at=None, taken=0)

@@ -1,4 +1,4 @@
-"""What a worker asks for all groups of its queue when it pulls: ``group`` of bunqueue 2.9."""
+"""The limits that a worker requests for all groups of its queue when it pulls: ``group`` of bunqueue 2.9."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class GroupedPull(Protocol):
 
 
 async def ask_for_groups(jobs: JobHandlers, call: CommandCall, queue: str, reader: BodyReader[Any]) -> None:
-    """Before a pull: have the limits for all groups that the worker asks for. Nothing is written while they hold already."""
+    """Set the limits for all groups that the worker requests, before a pull. Nothing is written if they are set already."""
     if "group" not in call.message:
         return
     pull: GroupedPull = reader.parse(await call.body())

@@ -1,4 +1,4 @@
-"""Handlers about jobs: push, pull, settle, look up, intervene."""
+"""Handlers about jobs: push, pull, settle, read and change."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class ChildrenPage(requests.RequestModel):
-    """Which of a job's children, oldest first."""
+    """Which part of a job's children, oldest first."""
 
     limit: Annotated[int, Meta(ge=1, le=limits.list_jobs_max)] = limits.list_jobs_max
     offset: Annotated[int, Meta(ge=0, le=limits.offset_max)] = 0
@@ -80,14 +80,14 @@ NOT_DELAYED = "Job not found or not delayed"
 CANNOT_UPDATE = "Job not found or cannot be updated"
 
 
-#: Turned into what the engine pushes without a pause.
+#: Up to this many jobs are turned into the engine's NewJob requests without a pause.
 _FEW_JOBS = 1_000
-#: The same, while several namespaces are active.
+#: The same limit while several namespaces are active.
 _FEW_SHARED_JOBS = 100
 
 
 def _few_new_jobs(bodies: list[requests.PushBody]) -> list[NewJob]:
-    """Turn the jobs of a small body into what the engine pushes. Without steps, which cost a tenth of a bulk push."""
+    """Turn the jobs of a small body into NewJob requests. It has no steps, because they cost a tenth of a bulk push."""
     new = []
     for index, each in enumerate(bodies):
         try:
@@ -161,7 +161,7 @@ class JobHandlers(JobsDoor):
             new = await in_slices(_new_jobs(body.jobs))
             await self.engine.share.give_way()
         pushed = await self.engine.run(Push(key, new))
-        return replies.IdsReply(ids=[job.custom_id or ids.to_uuid(job.id) for job in pushed])  # ``job_name``, written out
+        return replies.IdsReply(ids=[job.custom_id or ids.to_uuid(job.id) for job in pushed])  # ``job_name``, inlined
 
     # Workers.
 
@@ -200,9 +200,9 @@ class JobHandlers(JobsDoor):
         return await self.ack_each(req, {})
 
     async def ack_each(self, req: ApiRequest, refused: dict[int, str]) -> replies.BatchReply:
-        """Acknowledge several jobs. A result that cannot be kept is an error of its job alone.
+        """Acknowledge several jobs. A result that cannot be stored is an error of its job only.
 
-        ``refused``: why results cannot be kept, by their positions, as far as that is known already.
+        ``refused``: why results cannot be stored, by their positions, as far as that is known already.
         """
         body = await ACK_BATCH.read(req)
         texts, results = body.ids, [None] * len(body.ids) if body.results is None else body.results
@@ -289,7 +289,7 @@ class JobHandlers(JobsDoor):
         count, _ = await self.settle_many(settlement, body.ids, NOT_LOCKED)
         return replies.CountReply(count=count)
 
-    # Looking.
+    # Reading.
 
     async def get(self, req: ApiRequest, id: str) -> replies.JobReply:
         job, payload = await self.job(req, id)
@@ -321,7 +321,7 @@ class JobHandlers(JobsDoor):
         return replies.ChildrenReply(values=await self.child_values(req, job, Need.DONE))
 
     async def child_values(self, req: ApiRequest, job: Job, *states: Need) -> dict[str, Raw]:
-        """Return what the jobs that a job needs have answered or, if they did not complete, why they failed."""
+        """Return the results of the jobs that a job depends on or, if they did not complete, why they failed."""
         page = CHILDREN.parse_query(req)
         needs = await self.store.need_list(job.id, states, page.limit, page.offset)
         return {
@@ -329,7 +329,7 @@ class JobHandlers(JobsDoor):
             for each in needs
         }
 
-    # Intervening.
+    # Changing.
 
     async def cancel(self, req: ApiRequest, id: str) -> replies.Ok:
         await self.job(req, id)
@@ -402,7 +402,7 @@ class JobHandlers(JobsDoor):
             "POST",
             "/jobs/stop-waiting",
             stop_waiting,
-            "End pulls that wait",
+            "End waiting pulls",
             replies.CountReply,
             body=STOP_WAITING,
             **_REQUIRED,
@@ -443,7 +443,7 @@ class JobHandlers(JobsDoor):
             "POST",
             "/jobs/release-batch",
             release_batch,
-            "Give back jobs that were not begun",
+            "Release jobs that were not begun",
             replies.BatchReply,
             body=RELEASE_BATCH,
             **_REQUIRED,
@@ -465,5 +465,5 @@ class JobHandlers(JobsDoor):
     )
 
     def routes(self) -> list[Route]:
-        """Return what this part of the contract answers."""
+        """Return the routes of this part of the contract."""
         return self.bound(self.TABLE)

@@ -1,7 +1,7 @@
-"""Values of MessagePack as JSON has them: what ``JSON.stringify`` would make of each.
+"""MessagePack values as JSON: the same JSON that ``JSON.stringify`` makes of each value.
 
-Jobs are stored as JSON. A client of JavaScript may send dates, bytes and NaN: they are taken as the JSON that the client itself
-would write.
+Jobs are stored as JSON. A JavaScript client may send dates, bytes and NaN. They are stored as the JSON that the client
+itself would write.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from penstock.core.time_slices import at_once
 if TYPE_CHECKING:
     from penstock.core.time_slices import Steps
 
-#: Looked at in one step.
+#: Number of values per step.
 _STEP_VALUES: Final = 4_096
 _encode: Final = msgspec.json.Encoder().encode
-#: A command wraps a payload in a few levels of its own; the payload's own limit is checked where it is taken.
+#: A command adds a few levels around a payload. The payload's own limit is checked later, when the payload is read.
 LEVELS_MAX: Final = limits.payload_depth_max + 8
-#: From here on a client of JavaScript sends whole numbers as floats, and up to there they are exact.
+#: From here on a JavaScript client sends whole numbers as floats, and up to there they are exact.
 _WHOLE_MIN: Final = 2**31 - 1
 _WHOLE_MAX: Final = 2**53
 BAD_KEY: Final = "Map keys must be text, numbers, booleans or null"
 _PLAIN: Final = frozenset({str, int, bool, type(None), Raw})
-#: How far a date of JavaScript is from 1970 at most, in ms.
+#: The largest distance of a JavaScript date from 1970, in ms.
 _DATE_MS_MAX: Final = 8_640_000_000_000_000
-#: The calendar repeats after so many years.
+#: The calendar repeats after this many years.
 _CYCLE_YEARS: Final = 400
 _CYCLE_MS: Final = 146_097 * 86_400_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Undefined:
-    """The value ``undefined`` of JavaScript: left out of maps, and null elsewhere."""
+    """The JavaScript value ``undefined``: left out of maps, and null elsewhere."""
 
 
 UNDEFINED: Final = Undefined()
 
 
 class Unfit(msgspec.Struct, frozen=True):
-    """A result that JSON cannot have, and why."""
+    """A result that has no JSON, and why."""
 
     reason: str
 
 
 class _NotJson(InvalidInput):
-    """A value that JSON cannot have."""
+    """A value that has no JSON."""
 
 
 def convert(message: dict[str, Any]) -> None:
@@ -61,9 +61,10 @@ def convert(message: dict[str, Any]) -> None:
 
 
 def convert_steps(message: dict[str, Any]) -> Steps[None]:
-    """Turn the values of a command into values of JSON, in place and in steps. Raises InvalidInput for what has no JSON.
+    """Turn the values of a command into values of JSON, in place and in steps. Raises InvalidInput for values without JSON.
 
-    Of a batch, the error names the job that it is about. A result that has no JSON becomes ``Unfit``: its neighbours are good.
+    In a batch, the error names the job that it is about. A result without JSON becomes ``Unfit``, because the other results
+    are valid.
     """
     try:
         yield from _convert(message)
@@ -96,7 +97,7 @@ def _convert(top: dict[str, Any] | list[Any]) -> Steps[None]:
         for each in level:
             values += len(each)
             _check_count(values)
-            work += 1 + len(each)  # an empty container takes its time, too
+            work += 1 + len(each)  # an empty container also takes time
             if work > _STEP_VALUES:
                 work = 0
                 yield
@@ -116,7 +117,7 @@ def _convert(top: dict[str, Any] | list[Any]) -> Steps[None]:
         if not below:
             return
         level = below
-    for each in level:  # no payload may be as deep as this: it is refused where it is taken, without its neighbours
+    for each in level:  # no payload may be this deep: it is refused when it is read, without refusing the other jobs
         each.clear()
 
 
@@ -126,7 +127,7 @@ def _check_count(values: int) -> None:
 
 
 def _spelled(value: bytes) -> Steps[Raw]:
-    """Return the JSON of bytes, an object with a field for each, in steps."""
+    """Return the JSON of bytes, which is an object with one field per byte, in steps."""
     parts = []
     for start in range(0, len(value), _STEP_VALUES):
         parts.append(_encode(dict(enumerate(value[start : start + _STEP_VALUES], start)))[1:-1])
@@ -135,7 +136,7 @@ def _spelled(value: bytes) -> Steps[Raw]:
 
 
 def _put(container: Any, key: Any, value: object, below: list[Any]) -> None:
-    """Replace a value that is not plain, or look at it later."""
+    """Replace a value that is not plain, or remember it for a later step."""
     if isinstance(value, dict | list):
         below.append(value)
     elif isinstance(value, float):
@@ -153,7 +154,7 @@ def _put(container: Any, key: Any, value: object, below: list[Any]) -> None:
 
 
 def _tidy(container: dict[Any, Any]) -> Steps[None]:
-    """Make the keys text, and leave out what is undefined, in steps; but a payload that is undefined is null."""
+    """Convert keys to text and remove undefined values, in steps; but an undefined payload is null."""
     tidy: dict[str, Any] = {}
     for number, (key, value) in enumerate(container.items(), 1):
         if not number % _STEP_VALUES:

@@ -1,4 +1,4 @@
-"""The route by which a worker learns that jobs it holds were cancelled, without asking again and again."""
+"""The route that notifies a worker when jobs that it holds were cancelled, without repeated polling."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class LeaseHandlers(JobsDoor):
     async def _lost(
         self, namespace: str, texts: Sequence[str], claims: Sequence[LeaseRef], wait_ms: int
     ) -> list[replies.ItemError]:
-        """Return which jobs are not held any more, as soon as there is one, or when the time is over."""
+        """Return the jobs that are no longer held, as soon as there is one, or when the time is over."""
         if not claims:
             return []  # nothing to wait for
         clock = self.engine.clock
         alert = LossAlert()
-        # The alarm says that the time is over, not the clock: timers may ring a moment early, and this one rings once.
+        # The alarm decides that the time is over, not the clock: a timer may fire slightly early, and this one fires once.
         alarm = clock.call_at(clock.steady_ms() + wait_ms, alert.end)
-        # Another server may end a job after it was read and before the alert was set for it: then a second look is needed.
+        # Another server may end a job after it was read and before the alert was set. Then a second read is needed.
         looks = 2 if self.store.capabilities.is_shared and wait_ms else 1
         try:
             while True:
@@ -61,13 +61,13 @@ class LeaseHandlers(JobsDoor):
             alert.close()
 
     def routes(self) -> list[Route]:
-        """Return what this part of the contract answers."""
+        """Return the routes of this part of the contract."""
         return self.namespaced(
             Route(
                 "POST",
                 "/jobs/held-batch",
                 self.held_batch,
-                "Ask which jobs are still held",
+                "Check which jobs are still held",
                 "Jobs",
                 replies.BatchReply,
                 body=HELD_BATCH,

@@ -1,7 +1,7 @@
-"""Which jobs a listing asks for, and how jobs are counted by state.
+"""Which jobs a listing returns, and how jobs are counted by state.
 
-Waiting jobs are seen in two ways. HTTP follows the document: ``waiting`` is every job that is ready, and ``prioritized`` and
-``paused`` count some of them once more. Commands answer as bunqueue's server does, whose clients add the figures up: a job is
+Waiting jobs are counted in two ways. HTTP follows the document: ``waiting`` is every ready job, and ``prioritized`` and
+``paused`` count some of them again. Commands answer as bunqueue's server does, whose clients add the counts up: a job is
 ``paused`` if its queue is, else ``prioritized`` if its priority is above 0, else ``waiting``.
 """
 
@@ -31,9 +31,9 @@ class Chosen(NamedTuple):
 
 
 def choose(text: str | None, *, paused: bool, apart: bool) -> Chosen:
-    """Read a state, or several separated by commas. Raises InvalidInput for one that does not exist.
+    """Read a state, or several separated by commas. Raises InvalidInput for an unknown state.
 
-    ``paused``: whether the queue is. ``apart``: each waiting job has one state, as commands see it.
+    ``paused``: whether the queue is paused. ``apart``: each waiting job has exactly one state, as in commands.
     """
     if not text or text == "all":
         return Chosen(STORED_STATES)
@@ -57,7 +57,7 @@ _LOW_ONLY: Final = frozenset((_LOW,))
 
 
 def counts_view(counts: StateCounts, prioritized: int, *, paused: bool) -> CountsView:
-    """Count as the document does. ``prioritized``: how many of the waiting jobs have a priority above 0."""
+    """Count as the document requires. ``prioritized``: how many of the waiting jobs have a priority above 0."""
     return CountsView(
         counts.waiting,
         counts.active,
@@ -71,7 +71,7 @@ def counts_view(counts: StateCounts, prioritized: int, *, paused: bool) -> Count
 
 
 def counted_apart(view: CountsView, *, paused: bool) -> CountsView:
-    """Turn counts over HTTP into those of commands, where each job is counted once."""
+    """Convert the counts of HTTP to those of commands, where each job is counted once."""
     view.waiting -= view.waiting if paused else view.prioritized
     view.prioritized = 0 if paused else view.prioritized
     return view

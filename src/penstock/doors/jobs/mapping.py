@@ -1,4 +1,4 @@
-"""Between jobs and what users see of them."""
+"""Conversion between jobs and their API form."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.core.time_slices import Steps
     from penstock.doors.jobs.wire.requests import BackoffBody, CronJobBody, DedupBody, PushBody, RepeatBody
 
-#: How this door spells the states.
+#: The names of the states in this door.
 STATE_NAMES: Final = {
     State.WAITING.value: "waiting",
     State.DELAYED.value: "delayed",
@@ -32,14 +32,14 @@ STATE_NAMES: Final = {
 }
 STATES_BY_NAME: Final = {name: State(number) for number, name in STATE_NAMES.items()}
 
-#: A token nobody ever got: what is not spelled like one of ours is stale by definition.
+#: A token that no lease has: a text that is not in the format of a token is stale.
 NO_TOKEN: Final = -1
 _NO_DETAILS = Details()
 V = TypeVar("V", bound=JobView)
 
 
 class DoorOptions(msgspec.Struct, omit_defaults=True):
-    """Options of a job that only this door knows, kept with the payload."""
+    """Options of a job that only this door uses, stored with the payload."""
 
     tags: list[str] = []
     depends_on: list[str] = []
@@ -49,7 +49,7 @@ class DoorOptions(msgspec.Struct, omit_defaults=True):
     dedup: Dedup | None = None
     debounce_id: str | None = None
     debounce_ttl: int | None = None
-    name: str | None = None  #: engine/queues/crons.py writes it, too
+    name: str | None = None  #: engine/queues/crons.py also writes it
 
 
 _NO_OPTIONS = DoorOptions()
@@ -58,22 +58,25 @@ _decode_options = msgspec.json.Decoder(DoorOptions).decode
 
 
 def job_ref(text: str) -> int | str:
-    """Return what an id in a path or body names: one of ours, or a producer's own."""
+    """Return the job that an id in a path or body names: a job id of Penstock, or a custom id."""
     return ids.from_uuid(text) or text
 
 
 def job_name(job: Job) -> str:
-    """Spell the id of a job."""
+    """Return the id of a job in the form that users see."""
     return job.custom_id or ids.to_uuid(job.id)
 
 
 def token_value(text: str | None) -> int | None:
-    """Return the lease a token stands for. An empty token is no token: clients send it for jobs they pulled without a lock."""
+    """Return the lease of a token.
+
+    An empty token counts as none: clients send it for jobs that they pulled without a lock.
+    """
     return ids.from_uuid(text) or NO_TOKEN if text else None
 
 
 def take_payload(raw: Raw, *, depth_known: bool = False) -> bytes:
-    """Take a payload out of a body, byte for byte. Raises PayloadTooLarge, or InvalidInput if it is nested too deeply.
+    """Read a payload from a body, byte for byte. Raises PayloadTooLarge, or InvalidInput if it is nested too deeply.
 
     ``depth_known``: its depth was checked before.
     """
@@ -86,7 +89,7 @@ def take_payload(raw: Raw, *, depth_known: bool = False) -> bytes:
 
 
 def take_result(raw: Raw, *, depth_known: bool = False) -> bytes:
-    """Take what a worker answered out of a body, byte for byte, with the limits of a payload."""
+    """Read the result of a job from a body, byte for byte, with the limits of a payload."""
     result = bytes(raw) if depth_known else take_json(raw)
     if len(result) > limits.payload_bytes_max:
         raise PayloadTooLarge("Job result too large (max 10MB)")
@@ -94,29 +97,32 @@ def take_result(raw: Raw, *, depth_known: bool = False) -> bytes:
 
 
 def value_steps(raw: Raw) -> Steps[None]:
-    """Raise InvalidInput for a large value of a body that is nested too deeply, in steps. Small ones: when they are taken."""
+    """Raise InvalidInput for a large value of a body that is nested too deeply, in steps.
+
+    Small ones are checked when they are read.
+    """
     if len(memoryview(raw)) > limits.small_body_bytes:
         yield from depth_steps(bytes(raw))
 
 
 def job_steps(body: PushBody) -> Steps[NewJob]:
-    """Turn a body of any size into what the engine pushes, in steps. Raises InvalidInput."""
+    """Turn a body of any size into a NewJob request, in steps. Raises InvalidInput."""
     yield from value_steps(body.data)
     return new_job(body, take_payload(body.data, depth_known=len(memoryview(body.data)) > limits.small_body_bytes))
 
 
 def new_job(body: PushBody, data: bytes | None = None) -> NewJob:
-    """Turn a body into what the engine pushes. Raises InvalidInput. ``data``: its payload, if that was taken before."""
+    """Turn a body into a NewJob request. Raises InvalidInput. ``data``: its payload, if it was read before."""
     if data is None:
         data = bytes(body.data)
-        # What may be too deep or too large is looked at again; a call for each job of a bulk push would cost more.
+        # Payloads that may be too deep or too large get a further check; a call for each job of a bulk push would cost more.
         if len(data) > SHALLOW_BYTES and (
             data.count(b"[") + data.count(b"{") > limits.payload_depth_max or len(data) > limits.payload_bytes_max
         ):
             data = take_payload(body.data)
     in_flow = body.depends_on or body.children_ids or body.parent_id
     repeat = None if body.repeat is None else _repeat(body.repeat)
-    # Asking first is cheaper than a call that finds nothing, and nearly all jobs have none of these.
+    # This test is cheaper than a call that finds nothing, and nearly all jobs have none of these.
     flagged = (
         body.lifo
         or body.remove_on_complete
@@ -162,7 +168,7 @@ def new_job(body: PushBody, data: bytes | None = None) -> NewJob:
 
 
 def _with_rules(job: NewJob, body: PushBody, repeat: RepeatRule | None) -> NewJob:
-    """Give a job what few have. Raises InvalidInput."""
+    """Add the rules that few jobs have. Raises InvalidInput."""
     if body.size_limit is not None and len(job.data) > body.size_limit:
         raise InvalidInput(f"Job data too large: {len(job.data)} bytes, and its sizeLimit is {body.size_limit}")
     dedup = _dedup(body)
@@ -177,7 +183,7 @@ def _with_rules(job: NewJob, body: PushBody, repeat: RepeatRule | None) -> NewJo
 
 
 def _dedup(body: PushBody) -> Dedup | None:
-    """Return what else the unique key of a push does. Raises InvalidInput."""
+    """Return the options of the unique key of a push. Raises InvalidInput."""
     if body.dedup is None and body.debounce_id is None and body.debounce_ttl is None:
         return None
     if body.dedup is not None:
@@ -194,7 +200,7 @@ def _dedup(body: PushBody) -> Dedup | None:
 
 
 def dedup_of(body: DedupBody) -> Dedup:
-    """Return what else a unique key does."""
+    """Return the options of a unique key."""
     return Dedup(body.ttl or None, body.extend, body.replace)
 
 
@@ -204,7 +210,7 @@ def base_delay(backoff: int | BackoffBody) -> int:
 
 
 def rules_of(body: PushBody | CronJobBody) -> bytes | None:
-    """Return the rules that a job, or the jobs of a cron, begin with; None if they have none."""
+    """Return the rules for a new job, or for the jobs of a cron; None if there are none."""
     rules = Details(
         stall_timeout=body.stall_timeout or None,
         stack_limit=body.stack_trace_limit,
@@ -266,7 +272,7 @@ def _flags(body: PushBody) -> int:
 
 
 def job_view(job: Job, payload: Payload, queue: str) -> JobView:
-    """Show a job."""
+    """Return the view of a job."""
     details = _NO_DETAILS if job.details is None else details_of(job)
     options = _NO_OPTIONS if payload.options is None else _decode_options(payload.options)
     view = JobView(*_columns(job, payload, queue, details, options))
@@ -276,12 +282,12 @@ def job_view(job: Job, payload: Payload, queue: str) -> JobView:
 
 
 def dead_job_view(job: Job, payload: Payload, queue: str) -> DeadJobView:
-    """Show a dead job."""
+    """Return the view of a dead job."""
     return fill_view(DeadJobView, job, payload, queue, reason=details_of(job).reason, failed_at=job.finished_at)
 
 
 def fill_view(shape: type[V], job: Job, payload: Payload, queue: str, **more: Any) -> V:
-    """Show a job with the fields of a view that has more than the common one; ``more``: these."""
+    """Return a view that has more fields than the common one; ``more``: the additional fields."""
     details = details_of(job)
     options = _NO_OPTIONS if payload.options is None else _decode_options(payload.options)
     view = shape(*_columns(job, payload, queue, details, options), **more)
@@ -290,7 +296,7 @@ def fill_view(shape: type[V], job: Job, payload: Payload, queue: str, **more: An
 
 
 def _show_rare(view: JobView, job: Job, details: Details, options: DoorOptions) -> None:
-    """Show what few jobs have."""
+    """Add the fields that few jobs have."""
     if details.backoff_type is not None:
         view.backoff_config = BackoffView(details.backoff_type, job.backoff, details.backoff_max)
     if options.repeat is not None:

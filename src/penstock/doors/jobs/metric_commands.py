@@ -1,4 +1,4 @@
-"""The command ``Metrics``: totals of the server, or the ends of the jobs of one queue. docs/tcp.md explains it."""
+"""The command ``Metrics``: totals of the server, or the finished jobs of one queue. docs/tcp.md explains it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STATES: Final = {"completed": State.COMPLETED, "failed": State.DEAD}
 
 
 class MetricsFields(requests.RequestModel):
-    """Which ends of the jobs of a queue, and which of the minutes, newest first, both included. ``end`` -1: up to the last."""
+    """Which finished jobs of a queue, and which minutes, newest first, both included. ``end`` -1: up to the last."""
 
     queue: str | None = None
     type: str | None = None
@@ -33,7 +33,7 @@ class MetricsFields(requests.RequestModel):
 
 
 class MetricsMeta(replies.Out):
-    """How many jobs in all; when the last one ended (wall clock, ms) and how many ended in the minute of that."""
+    """The total number of jobs, when the last one ended (wall clock, ms), and how many ended in that minute."""
 
     count: int
     prev_ts: int = msgspec.field(name="prevTS")
@@ -49,7 +49,7 @@ class QueueMetrics(replies.Out):
 
 
 class QueueMetricsReply(replies.Reply, kw_only=True):
-    """The same, in its envelope."""
+    """The metrics of a queue, in the reply's envelope."""
 
     data: QueueMetrics
 

@@ -1,6 +1,6 @@
-"""Events that nobody causes: counts that changed, figures every few seconds, and thresholds that are passed.
+"""Events that no command causes: changed counts, periodic figures, and thresholds that are passed.
 
-Each is computed only while a reader wants it, and at a bounded pace however much goes on.
+Each is computed only while a reader wants it, and at a bounded rate, whatever the load is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.engine.worker_registry import WorkerRegistry
     from penstock.store.contract import JournalBlock
 
-#: Counts are told at most this often; less often where many readers follow many queues, so that telling them never takes over.
+#: Counts are sent at most this often. They are sent less often if many readers follow many queues, which bounds the work.
 COUNTS_EVERY_MS: Final = 100
 COUNTS_EVERY_MS_MAX: Final = 5_000
 COUNTS_MESSAGES_PER_MS: Final = 4
@@ -47,7 +47,7 @@ class Thresholds(NamedTuple):
 
 
 class Pulse:
-    """Calls something every few ms, but only while a reader wants one of the given kinds."""
+    """Calls a function every few ms, but only while a reader wants one of the given kinds."""
 
     def __init__(self, watch: Monitors, kinds: tuple[Kind, ...], every_ms: int, beat: Callable[[], None]) -> None:
         self._watch = watch
@@ -58,11 +58,11 @@ class Pulse:
 
     @property
     def is_wanted(self) -> bool:
-        """Tell whether anybody wants what this computes."""
+        """Return whether a reader wants one of the kinds."""
         return any(self._watch.hub.wanted(kind) for kind in self._kinds)
 
     def tend(self) -> None:
-        """Begin or end, as readers wish."""
+        """Start or stop, depending on the readers."""
         if self.is_wanted and self._alarm is None:
             clock = self._watch.engine.clock
             self._alarm = clock.call_at(clock.steady_ms() + self._every_ms, self._ring)
@@ -78,9 +78,9 @@ class Pulse:
 
 
 class Monitors:
-    """Looks at what the hub hears, and passes on what follows from it.
+    """Watches the events of the hub, and publishes the events that follow from them.
 
-    ``connections`` and ``crons`` are asked for figures of the snapshots.
+    ``connections`` and ``crons`` return figures for the snapshots.
     """
 
     def __init__(
@@ -101,10 +101,10 @@ class Monitors:
         self._thresholds = thresholds
         self._connections = connections
         self._crons = crons
-        self._changed: dict[tuple[str, str], None] = {}  #: queues whose counts may have changed since they were last told
+        self._changed: dict[tuple[str, str], None] = {}  #: queues whose counts may have changed since they were last sent
         self._counts_alarm: Alarm | None = None
         self._counts_pause_ms = COUNTS_EVERY_MS
-        self._told: dict[tuple[str, str], Mapping[str, int]] = {}  #: the counts that were told last
+        self._told: dict[tuple[str, str], Mapping[str, int]] = {}  #: the counts that were sent last
         self._touched: dict[
             tuple[str, str], int
         ] = {}  #: when something last happened in a queue (steady ms), longest ago first
@@ -138,7 +138,7 @@ class Monitors:
     # Queues.
 
     def _look(self, block: JournalBlock) -> None:
-        """Note in which queues something has happened."""
+        """Record the queues in which something has happened."""
         if not block.seq:
             return
         counts = self.hub.wanted(Kind.QUEUE_COUNTS)
@@ -188,7 +188,8 @@ class Monitors:
             key, at = next(iter(self._touched.items()))
             if at + self._thresholds.idle_ms > steady:
                 break
-            # Whatever is in it now, something must happen in it before it can become idle: then it is noted again.
+            # A queue can become idle only after something happens in it, whatever it contains now. Then it is recorded
+            # again.
             del self._touched[key]
             queue = self._queue(key)
             if queue is not None:
@@ -240,7 +241,7 @@ class Monitors:
         collections = msgspec.to_builtins(collections_of(self.engine))
         self._tell(Kind.STORAGE_STATUS, {"collections": collections, "diskFull": self.engine.store.status().full})
 
-    # Warnings: once when a threshold is passed, and again only after it was not.
+    # Warnings: once when a threshold is passed, and again only after it was no longer passed.
 
     def _warn(self) -> None:
         limit = self._thresholds.memory_mb
@@ -267,7 +268,7 @@ class Monitors:
 
 
 def _note(notes: dict[Any, Any], key: object, value: object) -> None:
-    """Keep a note, and forget the oldest if there are too many."""
+    """Store an entry, and remove the oldest if there are too many."""
     if key not in notes and len(notes) >= limits.watched_queues_max:
         del notes[next(iter(notes))]
     notes[key] = value

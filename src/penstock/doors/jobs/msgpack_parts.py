@@ -1,7 +1,7 @@
-"""Takes a large MessagePack value apart, so that it can be decoded in steps.
+"""Splits a large MessagePack value, so that it can be decoded in steps.
 
 The decoder, which is a library, decodes a value in one step. A value with hundreds of thousands of containers or texts takes
-too long for that. So its structure is looked at first: large containers become nodes, and what is small is left in pieces.
+too long for that. So its structure is read first: large containers become nodes, and small values stay together in pieces.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
     from penstock.core.time_slices import Steps
 
-#: A piece ends when it has so many bytes. A text is never divided.
+#: A piece ends when it has this many bytes. A text is never divided.
 PIECE_BYTES: Final = 32_768
-#: Looked at in one step.
+#: Number of values per step.
 _STEP_VALUES: Final = 4_096
-#: Of values that are passed together, so many take as long as a single one.
+#: This many values that are skipped together take as long as a single one.
 _RUN_VALUES: Final = 16
-#: What is deeper than this is refused, as the decoder does.
+#: Deeper values are refused, as the decoder does.
 _LEVELS_MAX: Final = 900
-#: Values of one byte, empty containers among them.
+#: Values of one byte, including empty containers.
 _SINGLE: Final = re.compile(rb"[\x00-\x80\x90\xa0\xc0\xc2\xc3\xe0-\xff]+")
 _FLOAT: Final = 0xCB
 _FLOAT_BYTES: Final = 9
@@ -35,28 +35,31 @@ _FIXED: Final = {kind: kind - 0xA0 for kind in range(0xA1, 0xC0)} | {
     0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8,
     0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17,
 }  # fmt: skip
-#: How many bytes tell the length of the others: strings, bytes and extensions.
+#: The size of the length field of other values: strings, bytes and extensions.
 _LENGTHS: Final = {0xD9: 1, 0xDA: 2, 0xDB: 4, 0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4}
 _EXTENSIONS: Final = frozenset((0xC7, 0xC8, 0xC9))
-#: How many bytes tell the number of items of containers.
+#: The size of the item count of containers.
 _COUNTS: Final = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
 
 
 class Node:
-    """An array or a map. ``pieces``: where each begins and ends, its values, and the large container that follows it."""
+    """An array or a map.
+
+    ``pieces``: for each its begin, its end, the number of its values, and the large container that follows it.
+    """
 
     __slots__ = ("is_map", "item_at", "left", "piece_at", "pieces", "start", "values")
 
     def __init__(self, start: int, body: int, left: int, *, is_map: bool) -> None:
         self.start = start
         self.is_map = is_map
-        self.left = left  #: values that are not here yet; a field of a map is two
-        self.piece_at = self.item_at = body  #: where the current piece begins, and the last item of it
-        self.values = 0  #: of the current piece
+        self.left = left  #: values that are still missing; a field of a map counts as two
+        self.piece_at = self.item_at = body  #: where the current piece begins, and where its last item begins
+        self.values = 0  #: number of values in the current piece
         self.pieces: list[tuple[int, int, int, Node | None]] = []
 
     def add(self, start: int, end: int, values: int) -> None:
-        """Take values, whose last one begins and ends at two places."""
+        """Add values. ``start`` and ``end`` are the positions of the last one."""
         self.left -= values
         self.values += values
         if self.is_map and self.values % 2:
@@ -67,9 +70,9 @@ class Node:
                 self._cut(end, None)
 
     def add_large(self, node: Node, end: int) -> None:
-        """Take a large container. Raises ValueError if it is the key of a map."""
+        """Add a large container. Raises ValueError if it is the key of a map."""
         if self.is_map and not self.values % 2:
-            raise ValueError("a container is no key")
+            raise ValueError("a container cannot be a key")
         self.left -= 1
         before = self.values - self.is_map
         if before:
@@ -83,13 +86,13 @@ class Node:
         self.piece_at, self.values = end, 0
 
     def finish(self, end: int) -> None:
-        """Take it that all values are here."""
+        """End the node: all of its values are added."""
         if self.values:
             self._cut(end, None)
 
 
 def count_values(head: bytes) -> tuple[int, int, bool] | None:
-    """Return the bytes of the head of a container, its values, and whether it is a map; None if no container begins here."""
+    """Return the size of a container's head, the number of its values, and whether it is a map; None for other values."""
     kind = head[0]
     if 0x80 <= kind <= 0x9F:
         is_map = kind < 0x90
@@ -102,9 +105,9 @@ def count_values(head: bytes) -> tuple[int, int, bool] | None:
 
 
 def split_steps(frame: bytes) -> Steps[tuple[Node, int]]:
-    """Take a container apart, in steps; return it, and how many values there are.
+    """Split a container, in steps. Return it, and the number of its values.
 
-    Raises InvalidInput if there are more than ``limits.command_values_max``, ValueError or IndexError if it is broken.
+    Raises InvalidInput if there are more than ``limits.command_values_max``, ValueError or IndexError if it is invalid.
     """
     found = count_values(frame[:5])
     if found is None:
@@ -146,12 +149,14 @@ def split_steps(frame: bytes) -> Steps[tuple[Node, int]]:
         steps += count // _RUN_VALUES
     _check(values)
     if place != len(frame):
-        raise ValueError("the end is somewhere else")
+        raise ValueError("the value does not end with the frame")
     return top, values
 
 
 def _skip(frame: bytes, place: int, most: int) -> tuple[int, int, int]:
-    """Go past the values at a place that are no containers with items: return where the last one begins and ends, and how many.
+    """Skip the values at a position that are not containers with items.
+
+    Return the begin and end of the last one, and the number.
 
     Raises ValueError or IndexError if there is none.
     """
@@ -175,7 +180,7 @@ def _skip(frame: bytes, place: int, most: int) -> tuple[int, int, int]:
 
 
 def _fail() -> Never:
-    raise ValueError("a number is cut off")
+    raise ValueError("a number is truncated")
 
 
 def _check(values: int) -> None:
@@ -184,7 +189,10 @@ def _check(values: int) -> None:
 
 
 def build_steps(frame: bytes, node: Node, decode: Callable[[bytes], Steps[Any]], levels: int) -> Steps[Any]:
-    """Make the value of a node, in steps. ``decode`` does that for a piece. Containers below so many levels are left empty."""
+    """Build the value of a node, in steps. ``decode`` decodes a piece.
+
+    Containers deeper than the given levels are left empty.
+    """
     built: Any = {} if node.is_map else []
     if not levels:
         return built

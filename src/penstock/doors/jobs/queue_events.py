@@ -1,7 +1,7 @@
 """Events of one queue over TCP, between the replies: ``SubscribeEvents``, which bunqueue's QueueEvents and workers send.
 
-What a client has not taken waits in an outbox with a limit. A client that is too slow for it is disconnected: it comes back
-and knows that it has missed something. No other client waits for it.
+Events that a client has not read wait in an outbox with a limit. A client that is too slow for it is disconnected. It
+connects again, and so detects that it has missed events. No other client waits for it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TrimmedData(replies.Out):
 
 
 class TrimmedReply(replies.Reply, kw_only=True):
-    """The same, in its envelope."""
+    """The trimmed events, in the reply's envelope."""
 
     data: TrimmedData
 
@@ -63,24 +63,24 @@ class EventConnection(Protocol):
     """The connection that events are sent on."""
 
     def refuse(self, error: PenstockError) -> None:
-        """Say why, and close."""
+        """Send the reason, and close."""
 
     async def write_event(self, frame: bytes) -> None:
-        """Send a frame. Returns when the client takes more. Raises RuntimeError if it is gone."""
+        """Send a frame. Returns when the client is ready for more. Raises RuntimeError if it has disconnected."""
 
 
 class UnfinishedFrame(bytes):
-    """A frame to which the result or payload of its job is added when it is sent: until then nobody looks it up."""
+    """A frame to which the result or payload of its job is added when it is sent. It is not read before that."""
 
     told: OutgoingEvent
 
     def finish(self, data: bytes | None) -> bytes:
-        """Return the whole frame, given JSON, or None if there is none."""
+        """Return the whole frame, with the given JSON, or without it for None."""
         return bytes(self) if data is None else _frame(self.told, {"data": _decode(data)})
 
 
 def _frame(told: OutgoingEvent, more: dict[str, Any]) -> bytes:
-    # Clients drop an event without a job id, and take an empty one for an event of the queue.
+    # Clients drop an event without a job id, and take one with an empty job id for an event of the queue.
     fields = {"jobId": ""} | event_rendering.legacy_fields(told) | more
     if told.kind is EventKind.JOB_REMOVED and told.field("finished_at") is None:
         fields["prev"] = "waiting"
@@ -98,7 +98,7 @@ def framed(told: OutgoingEvent) -> bytes:
 
 
 class QueueEvents:
-    """What one connection is told: the events of one queue at a time, as long as its client may look."""
+    """Sends events to one connection: of one queue at a time, as long as its client has the right to read them."""
 
     def __init__(
         self, hub: EventHub, store: Store | ShardedStore, clock: Clock, session: JobsSession, link: EventConnection
@@ -115,7 +115,7 @@ class QueueEvents:
         self._expiry: Expiry | None = None
 
     def subscribe(self, queue: str) -> None:
-        """Send the events of a queue from now on, in place of those of another one."""
+        """Send the events of a queue from now on, instead of those of another one."""
         self.unsubscribe()
         self._reader = EventReader(framed, self._take, namespace=self._session.namespace, queue=queue, everywhere=False)
         self._hub.want(self._reader, event_rendering.LEGACY_KINDS)
@@ -123,7 +123,7 @@ class QueueEvents:
         self._watch_token()
 
     def unsubscribe(self) -> None:
-        """Send no more events."""
+        """Stop sending events."""
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
@@ -133,7 +133,7 @@ class QueueEvents:
             self._session.at_end.pop("events", None)
 
     def close(self) -> None:
-        """The connection ends: what waits is not sent any more."""
+        """Stop, because the connection ends: waiting events are not sent."""
         self.unsubscribe()
         self._outbox.close()
 
@@ -143,7 +143,7 @@ class QueueEvents:
             self._expiry = Expiry(identity, self._clock, self._expired)
 
     def _expired(self) -> None:
-        """Go on if the client has shown another token meanwhile."""
+        """Continue if the client has shown another token meanwhile; otherwise stop, and close the connection."""
         self._expiry = None
         try:
             self._session.check(Right.LOOK)
@@ -187,7 +187,10 @@ def event_commands() -> dict[str, CommandEntry]:
         return replies.Ok()
 
     async def trim(call: CommandCall, queue: str) -> TrimmedReply:
-        """Take the command of bunqueue. The journal is one for all queues and is trimmed by age, so nothing is removed here."""
+        """Accept the command of bunqueue.
+
+        The journal is shared by all queues and trimmed by age, so nothing is removed here.
+        """
         check_queue_name(queue)
         TRIM.parse(await call.body())
         return TrimmedReply(data=TrimmedData())

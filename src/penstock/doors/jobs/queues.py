@@ -50,7 +50,7 @@ _REQUIRED: Final[dict[str, Any]] = {"body_required": True}
 class QueueHandlers(JobsDoor):
     """One method per route."""
 
-    # Looking.
+    # Reading.
 
     async def list_queues(self, req: ApiRequest) -> replies.QueuesReply:
         namespace = self.namespace(req)
@@ -68,7 +68,7 @@ class QueueHandlers(JobsDoor):
         return replies.JobsReply(jobs=await self.listed(page, lambda job, payload: job_view(job, payload, queue)))
 
     async def summary(self, req: ApiRequest) -> list[replies.QueueSummary]:
-        """Tell of all queues in one answer: an array, without ``ok``."""
+        """Return all queues in one answer: an array, without ``ok``."""
         namespace = self.namespace(req)
         found = [queue for queue in self.store.queues() if queue.key.namespace == namespace and queue.created_at]
         rows = []
@@ -86,7 +86,7 @@ class QueueHandlers(JobsDoor):
         return replies.CountsReply(counts=counts_view(counts, min(prioritized, counts.waiting), paused=paused))
 
     async def counts_apart(self, req: ApiRequest, queue: str) -> replies.CountsReply:
-        """Count as commands do: each job once."""
+        """Return the counts as commands have them: each job is counted once."""
         reply = await self.counts(req, queue)
         counted_apart(reply.counts, paused=self._settings(req, queue).paused)
         return reply
@@ -106,7 +106,7 @@ class QueueHandlers(JobsDoor):
     def _counts(self, req: ApiRequest, queue: str) -> StateCounts:
         found = self.queue(req, queue)
         store = self.engine.of(self.queue_key(req, queue)).store
-        if store.capabilities.is_shared:  # what others have done since the database was lost is not known here
+        if store.capabilities.is_shared:  # changes by other servers since the database was lost are not known here
             store.check_writable(grows=False)
         return StateCounts() if found is None else store.counts(found)
 
@@ -176,7 +176,7 @@ class QueueHandlers(JobsDoor):
         return replies.CountReply(count=await admin.purge(self.engine, key))
 
     async def _bring_back(self, key: QueueKey, text: str, arrow: Arrow) -> int:
-        """Bring one job of a queue back to it; 0 if it is not there to be brought back."""
+        """Move one job of a queue back to it. Return 0 if it has no such job."""
         found = await self.store.job_get(key.namespace, job_ref(text))
         if found is None or self.store.queue_of(found[0]).key != key or found[0].state not in sources(arrow):
             return 0
@@ -241,7 +241,7 @@ class QueueHandlers(JobsDoor):
         if buffered and (buffer is None or not buffer.has_copies):
             raise Refused("This server has no enqueue buffer. Start it with --store postgresql://… and --redis URL.")
         if buffered and buffer is not None and not buffer.is_open:
-            raise Refused("The log of this server's enqueue buffer cannot be opened. Look at its own log, and at --data.")
+            raise Refused("The log of this server's enqueue buffer cannot be opened. Check the server's log, and --data.")
         command = Configure(
             key,
             EventKind.CONFIG_MODE_CHANGED,
@@ -259,7 +259,7 @@ class QueueHandlers(JobsDoor):
         return await self._patch(req, queue, EventKind.CONFIG_DLQ_CHANGED, "dlq", body.config or body)
 
     async def _set(self, req: ApiRequest, queue: str, event: EventKind, **changes: Any) -> replies.Ok:
-        """Change one setting; its new value is what the journal notes."""
+        """Change one setting. The journal records its new value."""
         (value,) = changes.values()
         command = Configure(
             self.queue_key(req, queue),
@@ -271,7 +271,7 @@ class QueueHandlers(JobsDoor):
         return replies.Ok()
 
     async def _patch(self, req: ApiRequest, queue: str, event: EventKind, name: str, patch: msgspec.Struct) -> replies.Ok:
-        """Change parts of a group of settings; the whole group is what the journal notes."""
+        """Change parts of a group of settings. The journal records the whole group."""
         command = Configure(
             self.queue_key(req, queue),
             event,
@@ -348,12 +348,12 @@ class QueueHandlers(JobsDoor):
     )
 
     def routes(self) -> list[Route]:
-        """Return what this part of the contract answers."""
+        """Return the routes of this part of the contract."""
         return self.bound(self.TABLE)
 
 
 def _cleaned(text: str | None) -> tuple[State, ...]:
-    """Read a state to clean, or several separated by commas. Raises InvalidInput for one that cannot be cleaned."""
+    """Read a state to clean, or several separated by commas. Raises InvalidInput for a state that cannot be cleaned."""
     if not text or text == "all":
         return sources(Arrow.DRAIN)
     names = dict.fromkeys(_ALIASES.get(name.strip(), name.strip()) for name in text.split(","))
@@ -367,7 +367,7 @@ _ALIASES = {"wait": "waiting", "prioritized": "waiting", "paused": "waiting", "d
 
 
 def _patched(config: Any, patch: msgspec.Struct) -> Any:
-    """Apply what a patch gives; what it does not give stays. Only a field that knows UNSET can be set to null."""
+    """Apply the fields of a patch; missing fields stay unchanged. Only a field that may be UNSET can be set to null."""
     given = {}
     for field in msgspec.structs.fields(config):
         value = getattr(patch, field.name)

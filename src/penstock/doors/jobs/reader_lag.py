@@ -1,8 +1,8 @@
-"""How far behind the reader of an event stream is.
+"""How far the reader of an event stream is behind.
 
-The HTTP server underneath takes everything it is given for a stream and keeps it until the socket takes it, without a limit
-and without a word. The system knows better: a socket whose send queue does not get empty belongs to a slow reader. Its table is
-read only when somebody was sent much, and at most a few times a second for all of them together.
+The HTTP server accepts all bytes of a stream and keeps them until the socket takes them, without a limit and without
+reporting it. The operating system shows it: a socket whose send queue does not become empty belongs to a slow reader. Its
+table is read only after many bytes were sent, and at most a few times a second for all readers together.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
 class ReaderLag:
-    """Bytes that wait in the send queues of sockets, by the address of the other side."""
+    """Bytes that wait in the send queues of sockets, by the address of the peer."""
 
     def __init__(self, clock: Clock, tables: tuple[Path, ...] = _TABLES) -> None:
         self._clock = clock
@@ -28,7 +28,7 @@ class ReaderLag:
         self._bytes: dict[str, int] = {}
 
     def waiting(self, client: str) -> int:
-        """Return what waits for a client, spelled ``address:port``; 0 if the system does not tell."""
+        """Return the bytes that wait for a client, given as ``address:port``; 0 if the system does not show them."""
         steady = self._clock.steady_ms()
         if self._read_at is None or steady - self._read_at >= LOOK_EVERY_MS:
             self._read_at = steady
@@ -48,7 +48,7 @@ class ReaderLag:
 
 
 def _key(client: str) -> str:
-    """Spell an address as the system's table does: words of four bytes, each with its lowest byte first."""
+    """Return an address in the format of the system's table: words of four bytes, each with its lowest byte first."""
     host, _, port = client.rpartition(":")
     try:
         packed = ipaddress.ip_address(host.strip("[]")).packed

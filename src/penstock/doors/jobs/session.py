@@ -1,6 +1,6 @@
-"""One client's conversation in commands, over whatever carries it: TCP or WebSocket.
+"""One client's sequence of commands, over TCP or WebSocket.
 
-A session knows whether its client has shown a token, and which jobs the client holds: they go back when it hangs up.
+A session knows whether its client has shown a token, and which jobs the client holds. They are released when it disconnects.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 class JobsSession:
     """Answers commands with the entries of a table.
 
-    ``gate`` knows the tokens; ``identity`` is who the client has shown to be (None: it has not yet). ``window`` limits how many
-    commands may come from the address ``client`` (None: no limit).
+    ``gate`` checks the tokens; ``identity`` is the identity of the client (None: it has not shown a token yet). ``window``
+    limits how many commands may come from the address ``client`` (None: no limit).
     """
 
     def __init__(
@@ -60,41 +60,45 @@ class JobsSession:
         client: str = "",
     ) -> None:
         self.namespace = namespace
-        self.gone = asyncio.Event()  #: set when the client has hung up: nobody needs to wait for anything any more
+        self.gone = asyncio.Event()  #: set when the client has disconnected, so that waits for it end
         self._table = table
         self._share = table.engine.share
         self._window = window
         self.client = client
         self.gate = gate
-        #: Counts the connection for a namespace, when its client shows who it is; raises TooMany if that has its share.
+        #: Counts the connection for a namespace, when its client authenticates. Raises TooMany if the namespace has used its
+        #: share.
         self.admit: Callable[[str], None] = _admit_all
         self.identity = gate.anybody if gate.is_open else identity
-        self._knocking = asyncio.Event()  #: set unless a token is being looked at
+        self._knocking = asyncio.Event()  #: set unless a token is being checked
         self._knocking.set()
-        self._at_door = 0  #: commands that wait for that
+        self._at_door = 0  #: commands that wait for the check of a token
         self._held: dict[int | str, int | None] = {}
-        self.at_end: dict[str, Callable[[], object]] = {}  #: what to undo when the client is gone, by a name of its own
-        self.events: QueueEvents | None = None  #: what carries events to the client, if its connection can do that
+        self.at_end: dict[str, Callable[[], object]] = {}  #: called when the client has disconnected; by name
+        self.events: QueueEvents | None = None  #: sends events to the client, if its connection supports that
         self._under_way = 0
         self._logs_commands = log.is_enabled_for(logging.DEBUG)
         self._idle = asyncio.Event()
         self._idle.set()
 
     async def handle(self, message: object) -> dict[str, Any]:
-        """Answer one command with plain values. Never raises: what goes wrong is an answer too. Several may be under way."""
+        """Answer one command with plain values. Never raises: an error is a reply, too.
+
+        Several commands may be in progress.
+        """
         reply = await self._reply(message)
         plain = _plain(reply) if type(reply) is bytes else await in_slices(_plain_steps(reply))
         return plain | _request_id(message)
 
     async def handle_text(self, message: object) -> bytes:
-        """Answer one command as ``handle`` does, with JSON in which payloads and results are the bytes they are stored as."""
+        """Answer one command as ``handle`` does, with JSON that contains payloads and results as the stored bytes."""
         reply = await self._reply(message)
         text = reply if type(reply) is bytes else b"".join(await in_slices(part_steps(reply)))
         request_id = _request_id(message)
         return text[:-1] + b"," + _encode(request_id)[1:] if request_id else text
 
     def refuse(self, error: PenstockError, message: object = None) -> dict[str, Any]:
-        """Answer what is no command. It counts like one."""
+        """Answer an invalid command. It counts against the rate limit like a command."""
         try:
             self.check_pace()
         except RateLimited as too_many:
@@ -111,7 +115,7 @@ class JobsSession:
             return await self._answer(message)
         except PenstockError as error:
             return _encode(refusal(error))
-        except Exception as error:  # whatever went wrong, the client gets an answer
+        except Exception as error:  # whatever fails, the client gets an answer
             log.error("a command failed unexpectedly", exc_info=error)
             return _encode(refusal(PenstockError("Internal server error")))
         finally:
@@ -120,13 +124,14 @@ class JobsSession:
                 self._idle.set()
 
     def hang_up(self) -> None:
-        """The client is gone: whatever waits on its behalf stops waiting."""
+        """Record that the client has disconnected: all waits for it end."""
         self.gone.set()
 
     async def close(self) -> None:
-        """Finish what is under way, and give the jobs back that the client pulled and has not settled.
+        """Finish the commands in progress, and release the jobs that the client pulled and has not settled.
 
-        They are ready again at once, untouched, and no attempt is counted. Those pulled with ``detach`` stay leased.
+        They are ready again at once, unchanged, and no attempt is counted. Jobs that were pulled with ``detach`` stay
+        leased.
         """
         self.hang_up()
         await self._idle.wait()
@@ -136,16 +141,16 @@ class JobsSession:
         held, self._held = self._held, {}
         if held:
             holds = [LeaseRef(ref, token) for ref, token in held.items()]
-            with contextlib.suppress(PenstockError):  # if they cannot be released now, their leases will run out
+            with contextlib.suppress(PenstockError):  # if they cannot be released now, their leases expire
                 await self._table.engine.run(Release(self.namespace, holds))
 
     @property
     def authenticated(self) -> bool:
-        """Tell whether the client is known."""
+        """Whether the client has authenticated."""
         return self.identity is not None
 
     async def show_token(self, token: str, namespace: str | None = None) -> None:
-        """Let the client in if its token is good, and have it work in a namespace. Raises Unauthorized."""
+        """Authenticate the client with a token, and choose the namespace of its commands. Raises Unauthorized."""
         self._knocking.clear()
         try:
             identity = await self.gate.identify(token)
@@ -156,7 +161,7 @@ class JobsSession:
         if namespace is not None and namespace != self.namespace:
             if (
                 self._held or self.at_end or self._under_way - self._at_door > 1
-            ):  # they belong to the namespace they were taken in
+            ):  # these belong to the namespace in which they were made
                 raise InvalidInput("Choose the namespace before anything else is done on this connection")
         else:
             namespace = self.namespace
@@ -165,12 +170,12 @@ class JobsSession:
         self.identity = identity
 
     def check(self, right: Right, everywhere: bool = False) -> None:
-        """Raise Unauthorized or Forbidden unless the client may do something, now."""
+        """Raise Unauthorized or Forbidden unless the client has a right now."""
         if not self.gate.is_open:
             self.gate.check(self.identity, ANYWHERE if everywhere else self.namespace, right)
 
     def check_pace(self) -> None:
-        """Count a command. Raises RateLimited if the client's address asks too often."""
+        """Count a command. Raises RateLimited if the client's address sends too many."""
         if self._window is not None:
             self._window.check(self.client)
 
@@ -185,7 +190,7 @@ class JobsSession:
         if not self.gate.is_open and (entry is None or not entry.public):
             self._at_door += 1
             try:
-                await self._knocking.wait()  # what comes after an Auth may need it
+                await self._knocking.wait()  # commands after an Auth may depend on it
             finally:
                 self._at_door -= 1
             self.check(*((Right.NONE, False) if entry is None else (entry.right, entry.is_for_all(message))))
@@ -207,7 +212,7 @@ class JobsSession:
         return reply if is_long(reply) else _encode(reply)
 
     def _keep_track(self, entry: CommandEntry, message: Mapping[str, Any], reply: object) -> None:
-        """Remember which jobs the client holds. Of very many, the oldest are forgotten: their leases will run out."""
+        """Record which jobs the client holds. If there are very many, the oldest are dropped: their leases expire."""
         if entry.takes and message.get("detach") is not True:
             for job, token in _taken(reply):
                 self._held[job_ref(job.id)] = token_value(token)
@@ -225,25 +230,25 @@ def _admit_all(_namespace: str) -> None:
 
 
 def refusal(error: PenstockError) -> dict[str, Any]:
-    """Return the reply to what went wrong. ``code`` is what the header ``penstock-error`` has over HTTP."""
+    """Return the reply for an error. ``code`` is the value of the header ``penstock-error`` over HTTP."""
     return {"ok": False, "error": str(error), "code": error.code}
 
 
 def _taken(reply: object) -> Iterable[tuple[replies.JobView, str]]:
-    """Return the jobs a reply hands out, with their tokens."""
+    """Return the jobs that a reply delivers, with their tokens."""
     if isinstance(reply, replies.PulledBatchReply):
         return zip(reply.jobs, reply.tokens, strict=True)
     return ((reply.job, reply.token),) if isinstance(reply, replies.PulledReply) else ()
 
 
 def _request_id(message: object) -> dict[str, Any]:
-    """Return what a reply repeats of its command, so that the client can tell replies apart."""
+    """Return the request id that a reply repeats from its command, so that the client can match replies to commands."""
     value = message.get("reqId") if isinstance(message, Mapping) else None
     return {"reqId": value} if isinstance(value, str | int | float) else {}
 
 
 def _plain_steps(reply: Any) -> Steps[dict[str, Any]]:
-    """Turn a long reply into plain values, in steps."""
+    """Convert a long reply to plain values, in steps."""
     lists = lists_of(type(reply))
     plain = _plain(_encode(msgspec.structs.replace(reply, **{name: [] for name, _ in lists})))
     for name, spelled in lists:
@@ -254,16 +259,19 @@ def _plain_steps(reply: Any) -> Steps[dict[str, Any]]:
 
 
 def _plain(text: bytes) -> dict[str, Any]:
-    """Turn a reply, which holds payloads as the JSON they are stored as, into plain values."""
+    """Convert a reply, whose payloads are stored JSON, to plain values."""
     try:
         return _decode(text)
-    except msgspec.MsgspecError:  # a number too large for a float, which HTTP hands on as it is
+    except msgspec.MsgspecError:  # a number too large for a float, which HTTP passes on unchanged
         plain: dict[str, Any] = json.loads(text, parse_int=_integer)
         return plain
 
 
 def _integer(digits: str) -> int | float:
-    """Read a whole number. One that 64 bits cannot hold is sent as a float anyway; Python reads no more than 4,300 digits."""
+    """Read a whole number.
+
+    One that 64 bits cannot hold is sent as a float anyway; Python reads no more than 4,300 digits.
+    """
     return int(digits) if len(digits) <= _INTEGER_CHARS else float(digits)
 
 

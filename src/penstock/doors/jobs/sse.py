@@ -1,4 +1,4 @@
-"""Server-sent events: a stream of what happens, which a client that was away can take up where it left it."""
+"""Server-sent events: a stream of events, which a client can resume where it was interrupted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ KEEP_ALIVE: Final = (("connection", "keep-alive"),)
 RETRY_MS: Final = 3_000
 HEARTBEAT_MS: Final = 30_000
 _HEARTBEAT: Final = b":heartbeat\n\n"
-#: After so many bytes it is looked whether the client has taken them.
+#: After this many bytes it is checked whether the client has read them.
 _LOOK_AFTER_BYTES: Final = limits.reader_buffer_bytes_max // 4
 
 
@@ -78,7 +78,7 @@ class StreamHandlers(JobsDoor):
         marks = "-".join(each.history.mark for each in journals) if query.ids == "marked" else ""
         form = EventForm(typed=query.format == "typed", marks=marks)
         stream = EventStream(self, req, namespace, queue, last=_places(last, len(journals)), form=form)
-        # It counts from here on, so that the limit holds however many come in one moment.
+        # The stream is counted from here on, so that the limit holds even if many clients connect at the same time.
         self._open.add(stream)
         self._pool.enter(namespace)
         client_id = to_uuid(self._ids.next(self.engine.clock.now_ms()))
@@ -93,7 +93,7 @@ class StreamHandlers(JobsDoor):
             self._pool.leave(namespace)
 
     async def close(self) -> None:
-        """End all streams, after what is already on its way to them."""
+        """End all streams, after sending what is already queued for them."""
         self._closed = True
         streams = list(self._open)
         for stream in streams:
@@ -102,7 +102,7 @@ class StreamHandlers(JobsDoor):
             await asyncio.wait([stream.ended for stream in streams])
 
     def routes(self) -> list[Route]:
-        """Return what this part of the contract answers."""
+        """Return the routes of this part of the contract."""
         tag = "Real-time"
         stream: dict[str, Any] = {
             "query": EVENTS,
@@ -117,21 +117,21 @@ class StreamHandlers(JobsDoor):
 
 
 class EventForm(NamedTuple):
-    """How a client wants events. ``typed``: all, with their names. ``marks``: of the journals, to be part of ids; or empty."""
+    """The form of the events. ``typed``: all, with their names. ``marks``: of the journals, as part of ids; may be empty."""
 
     typed: bool
     marks: str
 
 
 class LastSeen(NamedTuple):
-    """What a client has seen of each shard: the number of the last event, and the mark of its journal if it says so."""
+    """What a client has seen of each shard: the number of the last event, and the mark of its journal if it sent one."""
 
     last: list[int]
     marks: list[str]
 
 
 class EventStream:
-    """One client's stream. ``last`` is what it has seen before (None: begin with what happens now)."""
+    """One client's stream. ``last`` is what it has seen before (None: begin with new events)."""
 
     def __init__(
         self, door: StreamHandlers, req: Request, namespace: str, queue: str, *, last: LastSeen | None, form: EventForm
@@ -139,7 +139,7 @@ class EventStream:
         self._door = door
         self._clock = door.engine.clock
         self._req = req
-        self._last = None if last is None else last.last  #: the number of the last event it has of each shard
+        self._last = None if last is None else last.last  #: the number of the last event of each shard that the client has
         self._marks = [] if last is None else last.marks
         self._over = asyncio.get_running_loop().create_future()
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -150,20 +150,20 @@ class EventStream:
         self._transport: Any = None
         turn = partial(door.hub.turn, namespace)
         self._outbox: SendQueue[bytes] = SendQueue(self._clock, self._send, self.end, turn)
-        self._held: list[tuple[bytes, OutgoingEvent]] | None = None  #: what happens while the client is still catching up
+        self._held: list[tuple[bytes, OutgoingEvent]] | None = None  #: new events while the client is still catching up
         self._held_bytes = 0
-        self._unseen_bytes = 0  #: sent since it was last seen that the client takes what it is sent
+        self._unseen_bytes = 0  #: bytes sent since the last time that the client had read everything
         self._heartbeat: Alarm | None = None
 
     def end(self) -> None:
-        """Have it end soon; ending twice is fine."""
+        """End the stream soon. Calling it twice has no further effect."""
         if not self._over.done():
             self._over.set_result(None)
 
     async def run(self, transport: StreamTransport, client_id: str) -> None:
-        """Send until the client hangs up, is too slow, or the server stops."""
+        """Send until the client disconnects, is too slow, or the server stops."""
         self._transport = transport
-        # Its client comes back with a new token, and misses nothing.
+        # The client connects again with a new token, and misses nothing.
         expiry = Expiry(self._req.identity, self._clock, self.end)
         gone = asyncio.ensure_future(self._req.disconnected())
         gone.add_done_callback(lambda _: self.end())
@@ -181,7 +181,7 @@ class EventStream:
             catching_up.cancel()
             self._outbox.close()
             gone.cancel()
-            self._transport = None  # it ends when nobody holds it any more, which should not wait for the garbage collector
+            self._transport = None  # it ends when nothing refers to it, which should not wait for the garbage collector
             self.ended.set_result(None)
 
     async def _begin(self, client_id: str) -> None:
@@ -195,14 +195,15 @@ class EventStream:
                 await self._catch_up()
             self._door.hub.greet(self._reader)
             self._beat()
-        except (RuntimeError, PenstockError):  # the client is gone; or a shard is down: it comes back, and misses nothing
+        except (RuntimeError, PenstockError):  # disconnected; or a shard is down: the client connects again, missing nothing
             self.end()
 
     async def _catch_up(self) -> None:
-        """Send what the client has missed, then go on with what happens, without a gap and without a repetition.
+        """Send what the client has missed, then continue with new events, without a gap and without a repetition.
 
-        Most of it is read before listening begins. What is committed before that moment is in the journal when it is read once
-        more; what is committed later is held back until then, and what of it was read already is left out.
+        Most of it is read before the subscription begins. Events committed before that moment are in the journal when it is
+        read once more. Events committed later are held back until then, and those of them that were already read are left
+        out.
         """
         assert self._last is not None
         for shard, journal in enumerate(self._door.store.journals):
@@ -217,7 +218,7 @@ class EventStream:
             self._take(message, told)
 
     async def _is_replaced(self, shard: int, journal: Store) -> bool:
-        """Tell whether the number that a client has is of another journal: of another store, or of one before a restore."""
+        """Return whether the client's number is of another journal: of another store, or from before a restore."""
         assert self._last is not None
         mark = self._marks[shard] if shard < len(self._marks) else ""
         if mark and journal.history.mark and mark != journal.history.mark:
@@ -226,12 +227,15 @@ class EventStream:
         return last >= journal.journal_next and last >= await journal.journal_end()
 
     async def _replay(self) -> None:
-        """Send everything after the last event, up to the end of each journal as it is when that is reached."""
+        """Send all events after the last one, up to the end of each journal as it is when that is reached."""
         for shard, engine in enumerate(self._door.engine.engines):
             await self._replay_one(shard, engine)
 
     async def _replay_one(self, shard: int, engine: ShardApi) -> None:
-        """Send page after page. Whoever has a turn neither sends nor waits for its client: then it is another one's turn."""
+        """Send page after page.
+
+        A turn covers only reading: sending and waiting for the client happen without one, for other streams.
+        """
         assert self._last is not None
         while True:
             async with engine.replays.turn(self._reader.namespace):
@@ -245,7 +249,7 @@ class EventStream:
                 return
 
     async def _render(self, page: JournalPage, shard: int, found: list[bytes]) -> None:
-        """Add what a page has for this client, and take note of how far it reaches."""
+        """Add the events of a page for this client, and record how far the page reaches."""
         assert self._last is not None
         piece = TimeSlice(self._clock)
         for read in page.blocks:
@@ -256,7 +260,7 @@ class EventStream:
         self._last[shard] = max(self._last[shard], page.following - 1)
 
     def _placed(self, block: JournalBlock, shard: int) -> JournalBlock:
-        """Say of a block that was read where this reader is on the other shards."""
+        """Add the positions of this reader on the other shards to a block."""
         assert self._last is not None
         if len(self._last) == 1:
             return block
@@ -265,7 +269,10 @@ class EventStream:
         return msgspec.structs.replace(block, shard=shard, around=around)
 
     def _gap(self, shard: int, first: int, *, replaced: bool = False) -> list[bytes]:
-        """Go on with an event that is not the next one, and return the message about it: none if the oldest was asked for."""
+        """Continue with an event that is not the next one.
+
+        Return the gap message, or none if the oldest event was requested.
+        """
         assert self._last is not None
         last, self._last[shard] = self._last[shard], first - 1
         numbered = shard if len(self._last) > 1 else None
@@ -273,7 +280,7 @@ class EventStream:
 
     def _take(self, message: bytes, told: OutgoingEvent) -> bool:
         if told.seq and self._last is not None and told.seq <= self._last[told.shard]:
-            return True  # it was read from the journal
+            return True  # it was already read from the journal
         if self._held is not None:
             self._held_bytes += len(message)
             room = self._held_bytes <= limits.reader_buffer_bytes_max and len(self._held) < limits.reader_buffer_messages_max
@@ -282,7 +289,7 @@ class EventStream:
                 return True
         elif self._outbox.put(message):
             return True
-        self.end()  # too slow: the client comes back with the number it has seen, and misses nothing
+        self.end()  # too slow: the client connects again with the last number it has seen, and misses nothing
         return False
 
     async def _send(self, messages: list[bytes]) -> None:
@@ -293,24 +300,24 @@ class EventStream:
             until = self._clock.steady_ms() + limits.reader_stuck_ms_max
             while self._door.queues.waiting(self._req.scope.client):
                 if self._clock.steady_ms() >= until:
-                    raise RuntimeError("the client takes nothing")
+                    raise RuntimeError("the client does not read")
                 await pause(self._clock, LOOK_EVERY_MS)
             self._unseen_bytes = 0
 
     def _beat(self) -> None:
-        """Send a comment now and then, so that nobody on the way takes the silence for the end."""
+        """Send a comment at intervals, so that proxies do not close a silent connection."""
         if self._heartbeat is not None:
             self._outbox.put(_HEARTBEAT)
         self._heartbeat = self._clock.call_at(self._clock.steady_ms() + HEARTBEAT_MS, self._beat)
 
 
 def _places(text: str, shards: int) -> LastSeen | None:
-    """Read where a client was on each shard; 0 is the beginning of all. None for what cannot be such a place.
+    """Read the position of a client on each shard; 0 is the beginning of all. Return None for an invalid position.
 
-    Behind an ``@`` are the marks of the journals, if the client wanted them.
+    Behind an ``@`` are the marks of the journals, if the client asked for them.
 
-    One that comes from fewer shards has seen nothing of those that were added since, so it is told all that happened there. One
-    that comes from more has seen what there was to see of those that were left away.
+    A position from fewer shards has seen nothing of those that were added since, so all their events are sent. A position
+    from more shards has seen all events of those that were removed.
     """
     text, _, marks = text.partition("@")
     parts = text.split("-") if text != "0" else ["0"] * shards

@@ -1,4 +1,4 @@
-"""Commands that bunqueue's MCP server and dashboard ask. docs/tcp.md explains them."""
+"""Commands that bunqueue's MCP server and dashboard send. docs/tcp.md explains them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class QueueRow(replies.Out):
-    """A queue and how many jobs it has in each state; ``waiting`` without those that have a priority."""
+    """A queue and how many jobs it has in each state; ``waiting`` without jobs that have a priority."""
 
     name: str
     waiting: int
@@ -25,20 +25,20 @@ class QueueRow(replies.Out):
 
 
 class QueueRows(replies.Out):
-    """All queues, and when they were looked at: wall clock, ms."""
+    """All queues, and the time of the counts: wall clock, ms."""
 
     queues: list[QueueRow]
     timestamp: int
 
 
 class QueueRowsReply(replies.Reply, kw_only=True):
-    """The same, in its envelope."""
+    """All queues, in the reply's envelope."""
 
     data: QueueRows
 
 
 def summary_commands(queues: QueueHandlers) -> dict[str, CommandEntry]:
-    """Return the commands that tell of all queues at once."""
+    """Return the commands that list all queues at once."""
 
     async def all_queues(call: CommandCall) -> QueueRowsReply:
         rows = []

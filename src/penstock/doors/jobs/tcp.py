@@ -1,7 +1,7 @@
-"""The jobs door over TCP: connections that carry frames to sessions and replies back. docs/tcp.md is the protocol.
+"""The jobs door over TCP: connections that pass frames to sessions and send their replies. docs/tcp.md is the protocol.
 
-A connection takes no more from its client than it can work on: at most so many commands are under way, and nothing is read
-while the client does not read its replies.
+A connection reads no more from its client than it can process: a limited number of commands is in progress, and nothing is
+read while the client does not read its replies.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log = structlog.get_logger("penstock.tcp")
 class TcpListener(ConnectionListener["TcpConnection"]):
     """Accepts connections. ``window`` limits how many commands may come from one address (None: no limit).
 
-    ``hub``: where the events of queues come from (None: nobody can subscribe).
+    ``hub``: the source of the events of queues (None: clients cannot subscribe).
     """
 
     def __init__(
@@ -64,35 +64,35 @@ class TcpListener(ConnectionListener["TcpConnection"]):
 
 
 class TcpConnection(asyncio.Protocol):
-    """One client."""
+    """The connection of one client."""
 
     def __init__(self, listener: TcpListener) -> None:
         self._listener = listener
         self._session: JobsSession
         self._parser = tcp_frames.FrameParser(limits.stranger_frame_bytes_max)
-        self._stranger = True  #: it has to show a token, and has not yet
+        self._stranger = True  #: the client must show a token, and has not shown one yet
         self._transport: asyncio.Transport
-        self._frames: deque[bytes] = deque()  #: complete, and not begun
+        self._frames: deque[bytes] = deque()  #: complete frames that are not processed yet
         self._tasks: set[asyncio.Task[None]] = set()
-        self._kept_bytes = 0  #: of frames that wait or are being worked on
-        self._counted_bytes = 0  #: what the listener knows of
-        self._client = ""  #: its address
-        self._name = str(id(self))  #: among the connections with unread replies
+        self._kept_bytes = 0  #: of frames that wait or are being processed
+        self._counted_bytes = 0  #: bytes that the listener has counted
+        self._client = ""  #: the client's address
+        self._name = str(id(self))  #: its name among the connections with unread replies
         self._writable = True
-        self._taking = asyncio.Event()  #: set while the client reads what it is sent, or is gone
+        self._taking = asyncio.Event()  #: set while the client reads what it is sent, or has disconnected
         self._taking.set()
         self._reading = True
-        self._continues = False  #: commands that wait are begun in the next turn of the event loop
-        self._ending = False  #: no more frames are taken; it closes when the last command is answered
+        self._continues = False  #: waiting commands begin in the next turn of the event loop
+        self._ending = False  #: no more frames are accepted; it closes when the last command is answered
         self._lost = False
         self._heard_at = 0
         self._alarm: Alarm | None = None
-        self._hurry: Alarm | None = None  #: goes off when a stranger has had time enough
+        self._hurry: Alarm | None = None  #: fires when the time limit for showing a token is over
 
-    # What the event loop tells.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client is there."""
+        """Set up the session of a client that has connected."""
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self._client = str(peer[0]) if peer else ""
@@ -120,7 +120,7 @@ class TcpConnection(asyncio.Protocol):
             self._hurry = clock.call_at(clock.steady_ms() + limits.auth_wait_ms_max, self._turn_away)
 
     def data_received(self, data: bytes) -> None:
-        """Some bytes arrived."""
+        """Process received bytes."""
         if self._ending:
             return
         self._heard_at = self._listener.clock.steady_ms()
@@ -130,24 +130,27 @@ class TcpConnection(asyncio.Protocol):
             self._watch()
 
     def eof_received(self) -> bool:
-        """The client sends no more. What it has sent is answered, but nobody waits on its behalf any more."""
+        """Answer what the client has sent; it sends no more. Its commands that wait are ended."""
         self.finish()
         return True
 
     def pause_writing(self) -> None:
-        """The client does not read its replies: take no more commands."""
+        """Begin no more commands, because the client does not read its replies."""
         self._writable = False
         self._taking.clear()
         self._proceed()
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
+        """Begin commands again, because the client has read its replies."""
         self._writable = True
         self._taking.set()
         self._proceed()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """The client is gone. What was begun is finished, an acknowledgement may be among it; the rest is dropped."""
+        """Finish the commands that have begun, because one may be an ack, and drop the others.
+
+        The client has disconnected.
+        """
         self._lost = True
         self._listener.unread.leave(self._name)
         self._drop()
@@ -155,16 +158,16 @@ class TcpConnection(asyncio.Protocol):
         self._taking.set()
         self.finish()
 
-    # What follows.
+    # Processing.
 
     def stop(self) -> None:
-        """The server stops: finish, but do not wait for a client that does not read."""
+        """Finish, because the server stops, but do not wait for a client that does not read."""
         self.finish()
         if not self._writable:
             self._transport.abort()
 
     def finish(self) -> None:
-        """Take nothing more, finish what is here, then close."""
+        """Accept no more frames, finish the received ones, then close."""
         self._ending = True
         self._session.hang_up()
         if self._session.events is not None:
@@ -175,12 +178,12 @@ class TcpConnection(asyncio.Protocol):
         self._proceed()
 
     def _admit(self, namespace: str) -> None:
-        """The client shows who it is: count it for a namespace. Raises TooMany, or NamespaceLimit."""
+        """Count the connection for a namespace, after the client has authenticated. Raises TooMany, or NamespaceLimit."""
         if not self._ending:
             self._listener.enter(self, namespace)
 
     def _welcome(self) -> None:
-        """The client is no stranger, or no longer one: it may send large frames, as those that are here already may be."""
+        """Accept large frames, because the client has authenticated or need not. Received frames may be large already."""
         self._stranger = False
         if self._hurry is not None:
             self._hurry.cancel()
@@ -195,11 +198,11 @@ class TcpConnection(asyncio.Protocol):
             self._kept_bytes += len(frame)
 
     def _proceed(self) -> None:
-        """Begin what can be begun, and read on only if there is room."""
+        """Begin as many commands as possible, and continue reading only if there is room."""
         if self._stranger and self._session.authenticated and not self._ending:
             self._welcome()
         try:
-            self._account()  # before anything is begun: what is begun is finished
+            self._account()  # before any command begins, because a command that has begun is finished
         except TooMany as error:
             self.refuse(error)
             return
@@ -207,10 +210,10 @@ class TcpConnection(asyncio.Protocol):
         until = clock.stopwatch() + limits.slice_ms / 1_000
         while self._frames and self._writable and len(self._tasks) < limits.connection_commands_max:
             self._begin(self._frames.popleft())
-            if clock.stopwatch() > until and self._frames:  # others go on first
+            if clock.stopwatch() > until and self._frames:  # other connections continue first
                 self._continue_soon()
                 break
-        # An Auth among what a stranger has sent decides what it may send behind it.
+        # An Auth among the commands of an unauthenticated client decides what it may send after it.
         undecided = bool(self._frames) or (self._stranger and bool(self._tasks))
         if self._parser.broken is not None and not undecided and not self._ending:
             self.refuse(self._parser.broken)
@@ -219,7 +222,7 @@ class TcpConnection(asyncio.Protocol):
             if not self._frames and not self._tasks:
                 self._end()
             return
-        # One chunk beyond what can be begun is taken, so that hanging up is noticed while all commands wait.
+        # One chunk more than can be processed is read, so that a disconnect is noticed while all commands wait.
         room = self._writable and len(self._frames) < limits.connection_commands_max and self._parser.broken is None
         if room != self._reading:
             self._reading = room
@@ -239,10 +242,10 @@ class TcpConnection(asyncio.Protocol):
         self._proceed()
 
     def _account(self) -> None:
-        """Have the listener count what this connection keeps in memory, beyond what every connection may.
+        """Have the listener count the memory of this connection, beyond what every connection may use.
 
-        So a small command always gets through, whatever others send. What a frame only announces is not counted: it may
-        never come.
+        So a small command always gets through, whatever other clients send. Announced bytes of a frame are not counted: they
+        may never arrive.
         """
         kept = self._kept_bytes + (0 if self._ending else self._parser.kept)
         size = max(0, kept - limits.connection_frames_bytes)
@@ -268,7 +271,7 @@ class TcpConnection(asyncio.Protocol):
         task.add_done_callback(self._done)
 
     async def _work_large(self, frame: bytes) -> None:
-        """Answer a large command. It is read in slices, so that other clients are served meanwhile."""
+        """Answer a large command. It is decoded in slices, so that other clients are served meanwhile."""
         try:
             message = await in_slices(tcp_frames.decode_steps(frame))
         except InvalidInput as error:
@@ -305,7 +308,7 @@ class TcpConnection(asyncio.Protocol):
         return client_name(self._session.identity, self._client)
 
     async def _counted(self, frame: list[bytes], message: dict[str, Any]) -> list[bytes]:
-        """Wait until a large reply may be sent, and return it, or the error that is sent instead."""
+        """Wait until a large reply may be sent. Return it, or the error that is sent instead."""
         if self._lost:
             return frame
         try:
@@ -345,25 +348,28 @@ class TcpConnection(asyncio.Protocol):
             self._transport.write(part)
 
     async def write_event(self, frame: bytes) -> None:
-        """Send a frame that is no reply. Returns when the client takes more. Raises RuntimeError if it is gone."""
+        """Send a frame that is not a reply. Returns when the client is ready for more.
+
+        Raises RuntimeError if it has disconnected.
+        """
         await self._taking.wait()
         if self._lost or self._transport.is_closing():
-            raise RuntimeError("the client is gone")
+            raise RuntimeError("the client has disconnected")
         self._transport.write(frame)
 
     def refuse(self, error: PenstockError) -> None:
-        """Say why, and close."""
+        """Send the reason, and close."""
         self._write(refusal(error))
         self._drop()
         self.finish()
 
     def _drop(self) -> None:
-        """Forget the frames that are not begun."""
+        """Drop the frames that are not processed yet."""
         while self._frames:
             self._kept_bytes -= len(self._frames.popleft())
 
     def _end(self) -> None:
-        """Everything is answered: close, and once that has happened, give back what the client held."""
+        """Close, because everything is answered, and then release what the client held."""
         if not self._lost:
             self._transport.close()
             return
@@ -377,10 +383,10 @@ class TcpConnection(asyncio.Protocol):
         finally:
             self._listener.leave(self)
 
-    # A frame that does not go on.
+    # A frame that does not arrive completely.
 
     def _watch(self) -> None:
-        """Look again when the frame that is arriving should be complete, or at least have gone on."""
+        """Check again when the frame that is arriving should be complete, or at least longer."""
         until = self._heard_at + limits.frame_idle_ms_max
         self._alarm = self._listener.clock.call_at(until, self._look)
 
@@ -393,6 +399,6 @@ class TcpConnection(asyncio.Protocol):
             self._transport.abort()
         elif self._reading:
             self._watch()
-        else:  # it is us who do not read: count from now
+        else:  # the server itself has paused reading: count from now
             self._heard_at = self._listener.clock.steady_ms()
             self._watch()

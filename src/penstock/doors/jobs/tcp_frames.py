@@ -1,4 +1,4 @@
-"""The frames of the jobs door's TCP protocol: bytes in, messages out, and back. It knows no sockets.
+"""The frames of the jobs door's TCP protocol: from bytes to messages, and back. It does not use sockets.
 
 A frame is the length of what follows (four bytes, the highest first) and one MessagePack map.
 """
@@ -20,22 +20,23 @@ if TYPE_CHECKING:
     from penstock.core.time_slices import Steps
 
 HEADER_BYTES: Final = 4
-#: MessagePack decoders of JavaScript turn larger integers into BigInt, which mixes with nothing: such numbers travel as floats.
+#: MessagePack decoders of JavaScript turn larger integers into BigInt, which does not mix with numbers, so these are sent as
+#: floats.
 _INTEGER_MIN: Final = -(2**31)
 _INTEGER_MAX: Final = 2**32 - 1
 #: Up to here a float is exact.
 _EXACT_MAX: Final = 2**53
-#: How JavaScript spells ``undefined`` in MessagePack.
+#: The MessagePack form of ``undefined`` in JavaScript.
 _UNDEFINED: Final = 0
 _TIMESTAMP: Final = -1
 _UNDECODABLE: Final = "Invalid command format"
 
 
 class FrameParser:
-    """Cuts a stream of bytes into frames.
+    """Splits a stream of bytes into frames.
 
-    ``broken`` says why nothing more can be read from this stream, once that is so: a frame too large is refused as soon as its
-    length is known. Nothing is read behind it, unless ``allow`` finds that it may be that large after all.
+    ``broken`` is the reason why nothing more can be read from this stream, if there is one: a frame that is too large is
+    refused as soon as its length is known. Nothing is read behind it, unless ``allow`` raises the limit enough.
     """
 
     def __init__(self, bytes_max: int = limits.frame_bytes_max) -> None:
@@ -45,22 +46,22 @@ class FrameParser:
 
     @property
     def partial(self) -> bool:
-        """Tell whether the beginning of a frame is here and its end is not."""
+        """Return whether a frame has begun to arrive and is not complete."""
         return bool(self._buffer)
 
     @property
     def kept(self) -> int:
-        """Return how many bytes of the frame that is arriving are here. What it only promises to be costs nothing."""
+        """Return how many bytes of the arriving frame were received. Announced bytes do not count."""
         return len(self._buffer)
 
     def allow(self, bytes_max: int) -> list[bytes]:
-        """Take larger frames from now on; return those that are complete now."""
+        """Accept larger frames from now on. Return those that are complete now."""
         self._bytes_max = bytes_max
         self.broken = None
         return self.receive(b"")
 
     def receive(self, data: bytes) -> list[bytes]:
-        """Take what arrived, and return the frames that are complete now, without their headers."""
+        """Add received bytes. Return the frames that are complete now, without their headers."""
         frames: list[bytes] = []
         buffer = self._buffer
         buffer += data
@@ -97,24 +98,24 @@ _FIXED: Final = {kind: kind - 0xA0 for kind in range(0xA1, 0xC0)} | {
     0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8,
     0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17, 0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4,
 }  # fmt: skip
-#: How many bytes tell the length of the others: strings, bytes and extensions.
+#: The size of the length field of other values: strings, bytes and extensions.
 _LENGTHS: Final = {0xD9: 1, 0xDA: 2, 0xDB: 4, 0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4}
 _STEP_VALUES: Final = 4_096
 #: Headers of arrays.
 _ARRAYS: Final = bytes((*range(0x90, 0xA0), 0xDC, 0xDD))
 _NOT_ARRAYS: Final = bytes(set(range(256)) - set(_ARRAYS))
-#: How many bytes tell the number of items of a container, by its header.
+#: The size of the item count of a container, by its header.
 _COUNTS: Final = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
-#: So many keys that are arrays cost nothing worth mentioning, whatever their hashes are; a frame of this size has no more.
+#: This many keys that are arrays take negligible time, whatever their hashes are; a frame of this size has no more.
 _FEW_ARRAY_KEYS: Final = 128
 _FEW_BYTES: Final = 8 * _FEW_ARRAY_KEYS
 
 
 def _may_have_array_keys(frame: bytes) -> bool:
-    """Tell whether a frame may have a map with many keys that are arrays.
+    """Return whether a frame may have a map with many keys that are arrays.
 
-    Arrays become tuples, whose hashes are the same in each process. A sender can choose tuples with equal hashes, and each is
-    compared with all before it.
+    Arrays become tuples, whose hashes are the same in each process. A sender can choose tuples with equal hashes, and each
+    is compared with all before it.
     """
     if len(frame) <= _FEW_BYTES or (b"\xde" not in frame and b"\xdf" not in frame):  # only maps of up to 15 keys
         return False
@@ -122,12 +123,12 @@ def _may_have_array_keys(frame: bytes) -> bool:
 
 
 def _key_steps(frame: bytes) -> Steps[None]:
-    """Raise InvalidInput for a map with a key that is an array, or a map, before any value is made, in steps.
+    """Raise InvalidInput for a map with a key that is an array or a map, before any value is built, in steps.
 
-    What is no MessagePack is refused by the decoder.
+    Invalid MessagePack is refused by the decoder.
     """
     place = steps = 0
-    left, maps = [1], [False]  #: of each container around this place: items to come, and whether it is a map
+    left, maps = [1], [False]  #: for each container around this position: the remaining items, and whether it is a map
     size = len(frame)
     while place < size and left:
         steps += 1
@@ -159,12 +160,15 @@ def _key_steps(frame: bytes) -> Steps[None]:
 
 
 def decode(frame: bytes) -> dict[str, Any]:
-    """Turn a small frame into a message: see ``decode_steps``."""
+    """Decode a small frame into a message: see ``decode_steps``."""
     return at_once(decode_steps(frame))
 
 
 def decode_steps(frame: bytes) -> Steps[dict[str, Any]]:
-    """Turn a frame into a message, in steps. Raises InvalidInput if it is not one MessagePack map, or has too many values."""
+    """Decode a frame into a message, in steps.
+
+    Raises InvalidInput if it is not one MessagePack map, or has too many values.
+    """
     if _may_have_array_keys(frame):
         yield from _key_steps(frame)
     try:
@@ -185,7 +189,7 @@ def decode_steps(frame: bytes) -> Steps[dict[str, Any]]:
     return message
 
 
-#: Frames that are not longer, or have no more values, are decoded in one step.
+#: Frames with at most this many bytes, or at most this many values, are decoded in one step.
 _WHOLE_BYTES: Final = 131_072
 _WHOLE_VALUES: Final = 100_000
 
@@ -197,7 +201,7 @@ def _decode_piece(text: bytes) -> Steps[Any]:
         return (yield from _PartDecoder(len(text)).decode(text))
 
 
-#: All of a frame may be decoded so many times, and so many bytes besides.
+#: The whole frame may be decoded this many times, plus this many bytes.
 _PART_LEVELS: Final = 16
 _PART_DECODER_BYTES: Final = 4_096
 
@@ -205,7 +209,7 @@ _PART_DECODER_BYTES: Final = 4_096
 class _PartDecoder:
     """Decodes a frame with dates that no ``datetime`` can hold: part by part, down to those dates.
 
-    Each level is decoded anew, so there is a limit to the work. Raises ValueError beyond it.
+    Each level is decoded again, so the work is limited. Raises ValueError beyond the limit.
     """
 
     def __init__(self, size: int) -> None:
@@ -245,7 +249,10 @@ def _timestamp(raw: bytes) -> bytes:
 
 
 def encode(reply: dict[str, Any]) -> bytes:
-    """Turn a reply into a frame; the reply is used up. One too large for a frame is replaced by an error that says so."""
+    """Encode a reply as a frame. The reply is modified.
+
+    One that is too large for a frame is replaced by an error that says so.
+    """
     _tame(reply)
     frame = bytearray(HEADER_BYTES)
     _encoder.encode_into(reply, frame, HEADER_BYTES)
@@ -263,7 +270,7 @@ def _too_large(reply: dict[str, Any], size: int) -> bytes:
 
 
 def encode_steps(reply: dict[str, Any]) -> Steps[list[bytes]]:
-    """Turn a reply into a frame as ``encode`` does, in steps: the items of its lists one by one. Returns parts of the frame."""
+    """Encode a reply as a frame like ``encode``, in steps: the items of its lists one by one. Return parts of the frame."""
     parts = [b""]  #: the first is the header
     part = bytearray()
     yield from _pack_map(reply, part, parts, 1)
@@ -276,7 +283,10 @@ def encode_steps(reply: dict[str, Any]) -> Steps[list[bytes]]:
 
 
 def _pack_map(fields: dict[str, Any], part: bytearray, parts: list[bytes], levels: int) -> Steps[None]:
-    """Add a map to a part of a frame; full ones are added to ``parts``. ``levels``: below this map that have long lists."""
+    """Add a map to a part of a frame; full parts are added to ``parts``.
+
+    ``levels``: the levels below this map with long lists.
+    """
     part += _head(len(fields), 0x80, 0xDE)
     for key, value in fields.items():
         part += _encoder.encode(key)
@@ -301,20 +311,20 @@ def _packed(value: Any) -> bytes:
 
 
 def _head(count: int, fixed: int, sized: int) -> bytes:
-    """Return how a map or an array of so many items begins."""
+    """Return the head of a map or an array with this many items."""
     if count < 16:
         return bytes((fixed | count,))
     return bytes((sized,)) + count.to_bytes(2) if count < 65_536 else bytes((sized + 1,)) + count.to_bytes(4)
 
 
-#: A part of a frame ends when it has so many bytes; an item is never divided.
+#: A part of a frame ends when it has this many bytes. An item is never divided.
 _PART_BYTES: Final = 262_144
 #: Lists that are no longer than this are encoded in one step.
 _FEW_ITEMS: Final = 16
 
 
 def is_long(reply: dict[str, Any]) -> bool:
-    """Tell whether a reply has a long list, or may have one a level below."""
+    """Return whether a reply has a long list, or may have one a level below."""
     for value in reply.values():
         if type(value) is list:
             if len(value) > _FEW_ITEMS:
@@ -337,7 +347,7 @@ def _tame(container: Any) -> None:
 
 def _number(value: int) -> int | float:
     if abs(value) > _EXACT_MAX and -(2**63) <= value < 2**64:
-        return value  # better an integer that is exact than a float that is not
+        return value  # an exact integer is better than a float that is not exact
     try:
         return float(value)
     except OverflowError:

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 ADD = BodyReader(webhook_wire.WebhookBody)
 ENABLED = BodyReader(webhook_wire.EnabledBody)
 
-#: An id nobody ever got: what is not spelled like one of ours names no webhook.
+#: An id that no webhook has: a text that is not in the format of an id names no webhook.
 _NO_ID = 0
 
 
 class WebhookHandlers(JobsDoor):
-    """One method per route. ``guard`` knows which URLs may be called."""
+    """One method per route. ``guard`` decides which URLs may be called."""
 
     def __init__(self, engine: EngineApi, guard: Guard) -> None:
         super().__init__(engine)
@@ -62,7 +62,7 @@ class WebhookHandlers(JobsDoor):
         return Ok()
 
     def routes(self) -> list[Route]:
-        """Return what this part of the contract answers."""
+        """Return the routes of this part of the contract."""
         tag = "Webhooks"
         return self.namespaced(
             Route("GET", "/webhooks", self.list_webhooks, "List webhooks", tag, webhook_wire.WebhooksReply),
@@ -84,7 +84,7 @@ class WebhookHandlers(JobsDoor):
 
 
 def webhook_view(webhook: WebhookRecord) -> webhook_wire.WebhookView:
-    """Show a webhook, but not its secret."""
+    """Return the view of a webhook, without its secret."""
     return webhook_wire.WebhookView(
         id=ids.to_uuid(webhook.id),
         url=webhook.url,

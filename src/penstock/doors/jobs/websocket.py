@@ -1,7 +1,7 @@
-"""WebSockets: events by subscription, and commands, over one connection.
+"""WebSockets: subscribed events, and commands, over one connection.
 
-Until its first Subscribe a client gets all job events in their older form. Every command that is not about subscriptions goes
-to a session, which speaks the same commands as the TCP protocol.
+Until its first Subscribe a client gets all job events in their older form. Every command that is not about subscriptions
+goes to a session, which accepts the same commands as the TCP protocol.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from penstock.doors.jobs.session import refusal
 from penstock.doors.net.incoming_messages import UnauthenticatedSockets
 from penstock.doors.net.listener import client_name
 from penstock.doors.net.raw_sockets import ends_of
-from penstock.doors.net.unread_replies import LISTINGS, ListingTurns
+from penstock.doors.net.unread_replies import LISTINGS, SINGLE_READS, ListingTurns
 from penstock.doors.websocket import Closing, OpenSockets, WebSocket
 
 if TYPE_CHECKING:
@@ -55,36 +55,36 @@ _PREFIX: Final = "/ws/queues/"
 class CommandSession(Protocol):
     """Runs the commands of one connection."""
 
-    identity: Identity | None  #: who the client has shown to be
-    namespace: str  #: whose queues and jobs it is about
-    client: str  #: its address
-    admit: Callable[[str], None]  #: counts the connection for a namespace, when its client shows who it is
+    identity: Identity | None  #: the identity of the client
+    namespace: str  #: the namespace of its commands
+    client: str  #: the client's address
+    admit: Callable[[str], None]  #: counts the connection for a namespace, when its client authenticates
 
     def check(self, right: Right) -> None:
-        """Raise Unauthorized or Forbidden unless the client may do something."""
+        """Raise Unauthorized or Forbidden unless the client has a right."""
 
     def check_pace(self) -> None:
         """Count a command that is answered elsewhere. Raises RateLimited."""
 
     def refuse(self, error: PenstockError, message: object = None) -> dict[str, Any]:
-        """Return the reply to what is no command."""
+        """Return the reply to an invalid command."""
 
     async def handle_text(self, message: TextMessage) -> bytes:
         """Run a command and return its reply, as JSON. Never raises."""
 
     def hang_up(self) -> None:
-        """The client is gone: whatever waits on its behalf stops waiting."""
+        """Record that the client has disconnected: all waits for it end."""
 
     async def close(self) -> None:
-        """The connection is gone: give back what it holds."""
+        """Release what the client holds, because the connection has ended."""
 
 
 class SocketDoor:
     """Answers ``/ws`` and ``/ws/queues/{queue}``.
 
-    ``sessions`` makes a session, given who the client has shown to be (None: it has not yet), the namespace its commands are
-    about, and its address; ``store`` is asked for results and payloads; ``links`` tells clients why their connections are
-    closed.
+    ``sessions`` creates a session, from the identity of the client (None: it has not shown a token yet), the namespace of
+    its commands, and its address. ``store`` provides results and payloads. ``links`` sends clients the reasons why their
+    connections are closed.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class SocketDoor:
         return len(self._connections)
 
     async def serve(self, scope: Scope, proto: RSGIWebsocketProtocol, client: str) -> None:
-        """Serve one connection, which comes from an address, until it ends. Raises what its handshake is refused with."""
+        """Serve one connection from an address until it ends. Raises the error with which its handshake is refused."""
         namespace, queue = self._check(scope)
         identity = await self._identity(scope)
         if identity is None:
@@ -121,14 +121,14 @@ class SocketDoor:
         left = asyncio.Event()
 
         def known() -> None:
-            """Count the client as a stranger no more; calling it twice is fine."""
+            """Count the client as authenticated. Calling it twice has no further effect."""
             if identity is None and not left.is_set():
                 left.set()
                 self.strangers.leave(client)
 
         place = PoolPlace(self._pool)
         try:
-            self._connections.check_room()  # keys may have had to be fetched
+            self._connections.check_room()  # keys may have been fetched meanwhile
             session = self.sessions(identity, namespace, client)
             session.admit = place.take
             if identity is not None:
@@ -139,16 +139,19 @@ class SocketDoor:
             place.give_up()
 
     async def _identity(self, scope: Scope) -> Identity | None:
-        """Return who a handshake shows; who shows nothing may do so later, with Auth. Raises Unauthorized, KeysUnavailable."""
+        """Return the identity of a handshake. A client without a token may send Auth later.
+
+        Raises Unauthorized, KeysUnavailable.
+        """
         if self._gate.is_open:
             return self._gate.anybody
         headers: Any = scope.headers
-        if not any(name in headers for name in SHOWN_IN):  # one that is not ASCII is there, but unreadable
+        if not any(name in headers for name in SHOWN_IN):  # a header that is not ASCII is present, but unreadable
             return None
         return await self._gate.identify(shown_in(headers))
 
     def _check(self, scope: Scope) -> tuple[str, str]:
-        """Return the namespace and the queue a handshake is about, or raise what it is refused with."""
+        """Return the namespace and the queue of a handshake. Raises the error with which it is refused."""
         queue = scope.path.removeprefix(_PREFIX) if scope.path.startswith(_PREFIX) else ""
         if scope.path != "/ws" and not queue:
             raise RouteNotFound
@@ -159,12 +162,12 @@ class SocketDoor:
         return namespace, queue
 
     async def close(self) -> None:
-        """End all connections, after what is already on its way to them."""
+        """End all connections, after sending what is already queued for them."""
         await self._connections.close()
 
 
 class Socket(WebSocket):
-    """One connection."""
+    """One WebSocket connection."""
 
     def __init__(
         self,
@@ -180,27 +183,27 @@ class Socket(WebSocket):
         self._door = door
         self._session = session
         self._known = known  #: called when the client has shown a token
-        self._alarm: Alarm | Expiry | None = None  #: rings when the client must have shown a token, or a new one
+        self._alarm: Alarm | Expiry | None = None  #: fires when the client must have shown a token, or a new one
         self._subscription = EventFilter()
         self._reader = EventReader(event_rendering.legacy_socket, self._take, namespace=session.namespace, queue=queue)
         self._commands: set[asyncio.Task[None]] = set()
-        self._reserving: set[asyncio.Future[None]] = set()  #: large replies that wait for being sent
+        self._reserving: set[asyncio.Future[None]] = set()  #: large replies that wait to be sent
         self._finishing = False
         self._room = asyncio.Semaphore(limits.socket_commands_max)
 
     def begin(self) -> None:
-        """Let the client in, or have it show a token soon."""
+        """Admit the client, or require that it shows a token soon."""
         if self._session.identity is not None:
             self._let_in(self._session.identity)
         else:
             self._alarm = self.clock.call_at(self.clock.steady_ms() + limits.auth_wait_ms_max, self._hurry)
 
     def message_bytes_max(self) -> int:
-        """Return how many bytes a message may have: less until the client has shown a token."""
+        """Return the limit for the bytes of a message: lower until the client has shown a token."""
         return limits.stranger_frame_bytes_max if self._session.identity is None else limits.message_bytes_max
 
     async def finish(self) -> None:
-        """Finish the commands that have arrived: only one that has run tells what it has taken."""
+        """Finish the commands that have arrived, because only a finished command shows which jobs it has leased."""
         self._door.hub.want(self._reader, frozenset())
         if self._alarm is not None:
             self._alarm.cancel()
@@ -212,17 +215,17 @@ class Socket(WebSocket):
             await asyncio.wait(self._commands)
 
     async def leave(self) -> None:
-        """Give back what the client held."""
+        """Release what the client held."""
         await self._session.close()
 
     def _hurry(self) -> None:
-        """End it: the client has not shown a token, or the one it has shown is no longer good."""
+        """End the connection: the client has not shown a token, or its token is no longer valid."""
         known = self._session.identity is not None
         self._reply(refusal(Unauthorized("The token has expired" if known else Closing.NOT_ALLOWED.reason)))
         self.end(Closing.NOT_ALLOWED)
 
     def _let_in(self, identity: Identity) -> None:
-        """The client is known: tell it what happens, as far as it may know, for as long as its token is good."""
+        """Send events to an authenticated client: those that it has the right to see, for as long as its token is valid."""
         self._known()
         self._reader.namespace = self._session.namespace
         self._reader.everywhere = identity.may(ANYWHERE, Right.LOOK)
@@ -233,10 +236,10 @@ class Socket(WebSocket):
             self._alarm.cancel()
         self._alarm = Expiry(identity, self.clock, self._hurry)
 
-    # In.
+    # Receiving.
 
     async def hear(self, data: bytes | str) -> None:
-        """Run a command, or change what the client is told."""
+        """Run a command, or change the subscriptions of the client."""
         try:
             message = TextMessage(data)
         except InvalidInput as error:
@@ -247,12 +250,12 @@ class Socket(WebSocket):
             self._reply(self._subscribe(command, message) | _req_id(message))
             self._door.hub.greet(self._reader)
         elif command == "Auth":
-            await self._run(message)  # what comes after it may need it
+            await self._run(message)  # messages after it may depend on it
             if self._session.identity is not None and not self.is_over:
                 self._let_in(self._session.identity)
         else:
             await self._room.acquire()
-            if self.is_over:  # meanwhile
+            if self.is_over:  # it ended meanwhile
                 return
             task = asyncio.get_running_loop().create_task(self._run_beside(message))
             self._commands.add(task)
@@ -265,31 +268,41 @@ class Socket(WebSocket):
             self._room.release()
 
     async def _run(self, message: TextMessage) -> None:
-        if message.get("cmd") in LISTINGS:
+        command = message.get("cmd")
+        if command in LISTINGS or (self._has_unread() and command in SINGLE_READS):
             async with self._door.listings.turn(client_name(self._session.identity, self._session.client)):
                 reply = await self._session.handle_text(message)
         else:
             reply = await self._session.handle_text(message)
-        if len(reply) > limits.answer_counted_bytes:
-            reply = await self._counted(reply, message)
+        if len(reply) > limits.answer_counted_bytes and (refused := await self._reserve(len(reply))) is not None:
+            reply = _encode(self._session.refuse(refused, message))
         self.outbox.put(reply.decode(), must=True)
 
-    async def _counted(self, reply: bytes, message: TextMessage) -> bytes:
-        """Wait until a large reply may be sent, and return it, or the error that is sent instead."""
+    def _has_unread(self) -> bool:
+        """Tell whether some client has large replies or answers that it has not read."""
+        return self._links.answers is not None and self._links.answers.unread > 0
+
+    async def _reserve(self, size: int) -> TooMany | None:
+        """Wait until a large reply may be sent; return what is sent instead if it may not be.
+
+        The error and the frames of its traceback refer to each other, and are freed by the garbage collector only. So no frame
+        of them may have the reply.
+        """
         if self._links.answers is None or self._finishing:
-            return reply
+            return None
         client = client_name(self._session.identity, self._session.client)
-        reserving = asyncio.ensure_future(self._links.answers.reserve(ends_of(self._scope), client, len(reply)))
+        reserving = asyncio.ensure_future(self._links.answers.reserve(ends_of(self._scope), client, size))
         self._reserving.add(reserving)
         try:
             await asyncio.wait({reserving})
-            if not reserving.cancelled():  # it is when the connection ends
-                reserving.result()
-        except TooMany as error:
-            return _encode(self._session.refuse(error, message))
         finally:
             self._reserving.discard(reserving)
-        return reply
+        if reserving.cancelled():  # it is when the connection ends
+            return None
+        error = reserving.exception()
+        if error is not None and not isinstance(error, TooMany):
+            raise error
+        return error
 
     def _subscribe(self, command: str, message: TextMessage) -> dict[str, Any]:
         names = message.get("events")
@@ -307,20 +320,20 @@ class Socket(WebSocket):
             self._door.hub.want(self._reader, self._subscription.kinds)
         return {"ok": True, "subscribed": list(self._subscription.names)}
 
-    # Out.
+    # Sending.
 
     def _take(self, message: str, _told: OutgoingEvent) -> bool:
         return self.outbox.put(message)
 
     def complain(self, error: str) -> None:
-        """Tell the client what is wrong."""
+        """Send an error to the client."""
         self._reply(refusal(InvalidInput(error)))
 
     def _reply(self, reply: dict[str, Any]) -> None:
         self.outbox.put(_encode(reply).decode(), must=True)
 
     async def render(self, message: str) -> str:
-        """Add to an event what has to be looked up for it."""
+        """Add to an event the data that must be read for it."""
         if type(message) is not event_rendering.Unfinished:
             return message
         return message.finish(await self._door.hub.data_of(self._door.store, message.told))

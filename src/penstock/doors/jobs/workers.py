@@ -1,4 +1,4 @@
-"""Handlers about workers: who is there, what they do, and their signs of life."""
+"""Handlers about workers: registration, activity and heartbeats."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Number = Annotated[int, Meta(ge=0, le=2**53)]
 
 
 class WorkerBody(RequestModel):
-    """A worker that introduces itself. ``startedAt`` in ms since 1970."""
+    """A worker that registers. ``startedAt`` in ms since 1970."""
 
     name: Key
     queues: Annotated[list[str], Meta(max_length=limits.worker_queues_max)]
@@ -40,7 +40,7 @@ class WorkerBody(RequestModel):
 
 
 class WorkerHeartbeatBody(RequestModel):
-    """What a worker is doing, and has done since it started."""
+    """The active jobs of a worker, and its totals since it started."""
 
     active_jobs: Number | None = None
     processed: Number | None = None
@@ -77,14 +77,14 @@ class WorkerView(Out):
 
 
 class WorkerStats(Out):
-    """How many there are, and how many were heard lately."""
+    """How many workers there are, and how many sent a heartbeat recently."""
 
     total: int
     active: int
 
 
 class ConsumerGroupView(Out):
-    """A consumer group, which takes many jobs at once (see docs/bulk-writing.md). ``lag``: jobs that wait in its queues."""
+    """A consumer group, which claims jobs in bulk (see docs/bulk-writing.md). ``lag``: jobs that wait in its queues."""
 
     group: str
     queues: list[str]
@@ -94,7 +94,7 @@ class ConsumerGroupView(Out):
 
 
 class WorkersView(Out):
-    """Workers, and how many there are; and consumer groups, if there are any."""
+    """Workers and their number, and consumer groups, if there are any."""
 
     workers: list[WorkerView]
     stats: WorkerStats
@@ -102,13 +102,13 @@ class WorkersView(Out):
 
 
 class WorkerRemovedView(Out):
-    """What was done."""
+    """The result of the removal."""
 
     removed: bool = True
 
 
 class WorkerHeardView(Out):
-    """What was done."""
+    """The result of the heartbeat."""
 
     ok: bool = True
 
@@ -135,7 +135,7 @@ class WorkerRemovedReply(Out):
 
 
 class WorkerHeardReply(Out):
-    """A worker was heard."""
+    """A worker's heartbeat was received."""
 
     data: WorkerHeardView = msgspec.field(default_factory=WorkerHeardView)
     ok: bool = True
@@ -163,7 +163,7 @@ def register(workers: WorkerRegistry, namespace: str, body: WorkerBody) -> Worke
 
 
 def heartbeat(workers: WorkerRegistry, namespace: str, worker_id: str, body: WorkerHeartbeatBody) -> None:
-    """Hear from a worker: for the route, and for the command Heartbeat. Raises WorkerNotFound."""
+    """Record a heartbeat of a worker: for the route, and for the command Heartbeat. Raises WorkerNotFound."""
     heard = workers.heartbeat(
         namespace, worker_id, active_jobs=body.active_jobs, processed=body.processed, failed=body.failed
     )
@@ -172,13 +172,13 @@ def heartbeat(workers: WorkerRegistry, namespace: str, worker_id: str, body: Wor
 
 
 def unregister(workers: WorkerRegistry, namespace: str, worker_id: str) -> None:
-    """Forget a worker: for the route, and for the command UnregisterWorker. Raises WorkerNotFound."""
+    """Remove a worker: for the route, and for the command UnregisterWorker. Raises WorkerNotFound."""
     if not workers.unregister(namespace, worker_id):
         raise WorkerNotFound
 
 
 def listing(workers: WorkerRegistry, namespace: str, queue: str | None = None) -> WorkersView:
-    """Show the workers of a namespace or queue: for the routes, and for the command ListWorkers."""
+    """Return the workers of a namespace or queue: for the routes, and for the command ListWorkers."""
     shown = [_view(workers, worker) for worker in workers.listing(namespace, queue)]
     return WorkersView(shown, WorkerStats(len(shown), sum(view.status == "active" for view in shown)))
 
@@ -218,7 +218,10 @@ class WorkerHandlers(JobsDoor):
         return WorkersReply(await self._with_groups(listing(self.workers, key.namespace, key.name), key.namespace, key.name))
 
     async def _with_groups(self, view: WorkersView, namespace: str, queue: str | None = None) -> WorkersView:
-        """Show consumer groups beside workers, who are told of even if the store, which has the groups, is not to be had."""
+        """Add consumer groups to a list of workers.
+
+        Workers are listed even if the store, which has the groups, is not available.
+        """
         with contextlib.suppress(PenstockError):
             standings = await self._groups.standings(namespace)
             groups = [
@@ -242,11 +245,11 @@ class WorkerHandlers(JobsDoor):
         try:
             heartbeat(self.workers, namespace, id, await HEARTBEAT.read_optional(req))
         except WorkerNotFound as error:
-            return ErrorReply(ok=False, error=str(error))  # the contract answers this one with 200
+            return ErrorReply(ok=False, error=str(error))  # the contract answers this error with 200
         return WorkerHeardReply()
 
     def routes(self) -> list[Route]:
-        """Return what this part of the contract answers."""
+        """Return the routes of this part of the contract."""
         tag = "Workers"
         heard = (WorkerHeardReply, ErrorReply)
         required: dict[str, Any] = {"body_required": True}

@@ -1,1 +1,1 @@
-"""The messages door: namespaces, delivery at any millisecond, visibility timeouts. As EpochQ does it."""
+"""The messages door: namespaces, delivery at a set millisecond, visibility timeouts. Compatible with EpochQ."""

@@ -1,4 +1,4 @@
-"""Takes messages for push consumers: it waits in line for them, and nothing is lost when it is told to stop waiting."""
+"""Claims messages for push consumers. A claim that waits can be cancelled without losing messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ConsumerClaim:
-    """One place in the line of a queue."""
+    """One waiting claim of a queue."""
 
     def __init__(self, engine: EngineApi, queue: QueueKey) -> None:
         self.stopped = False
@@ -28,8 +28,9 @@ class ConsumerClaim:
     async def take(self, count: int, lease_ms: int) -> Sequence[Delivery]:
         """Wait for messages and return up to ``count``, leased for ``lease_ms``.
 
-        Nothing: it was stopped, or nothing came for long and it is time to line up again. What is claimed when whoever waits
-        here is cancelled goes back. Raises what the engine refuses it with.
+        The result is empty if ``stop`` was called, or if the wait time is over and the caller should claim again. Messages
+        that are claimed for a caller that was cancelled are released. Raises the error with which the engine refuses the
+        claim.
         """
         if self.stopped:
             return ()
@@ -41,7 +42,7 @@ class ConsumerClaim:
             self._wait = None
 
     def stop(self) -> None:
-        """Take nothing any more; ``take`` returns, if it waits."""
+        """Claim no more messages. A waiting ``take`` returns."""
         self.stopped = True
         if self._wait is not None:
             self._wait.give_up()

@@ -1,8 +1,9 @@
-"""The deliveries that WebSockets of this server have out, and how they end by other ways than their own connection.
+"""The open deliveries to WebSockets of this server, and how they end without an action of their own connection.
 
-A consumer may acknowledge over HTTP, at this server or at another one, and somebody may purge the queue. All of that is in the
-journal, so the feed is followed while there is anything out. An event only says that something happened to a message: it may
-have been about an earlier delivery, of another server, and be told late. So the message is read before its place is freed.
+A consumer may acknowledge over HTTP, at this server or at another one, and a client may purge the queue. The journal has all
+of these events, so this module follows the event feed while a delivery is open. An event only shows that the message
+changed. It may belong to an earlier delivery, to another server, and it may arrive late. So the message is read before its
+place in the window is freed.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ log = structlog.get_logger("penstock.push")
 
 #: Messages that are read at the same time.
 READ_AT_ONCE: Final = 16
-#: Whoever has the receipt handle said so.
+#: Events that are caused by the holder of the receipt handle.
 _WORDS: Final = frozenset({Kind.JOB_COMPLETED.value, Kind.JOB_FAILED.value, Kind.JOB_RELEASED.value})
-#: After these a delivery may be over. That its time is over, its consumer knows by the clock.
+#: After these events a delivery may be over. The consumer itself watches the clock for the visibility timeout.
 _ENDS: Final = _WORDS | {
     kind.value
     for kind in (
@@ -42,21 +43,21 @@ _ENDS: Final = _WORDS | {
 
 
 class Holder(Protocol):
-    """A consumer that has deliveries out."""
+    """A consumer with open deliveries."""
 
     @property
     def namespace(self) -> str:
-        """Where its queue is."""
+        """The namespace of its queue."""
 
     def delivery_over(self, job_id: int, token: int) -> None:
-        """A delivery is over, by another way than this consumer's own connection."""
+        """Handle the end of a delivery that this consumer's own connection did not settle."""
 
     def spoke(self) -> None:
-        """Something was said about one of its deliveries, somewhere."""
+        """Handle an ack or nack of one of its deliveries, received anywhere."""
 
 
 class OpenDelivery(NamedTuple):
-    """A message that is out, or was and came back because its time was over."""
+    """A delivered message: not settled yet, or its visibility timeout is over."""
 
     job_id: int
     holder: Holder
@@ -68,8 +69,8 @@ class Deliveries:
     def __init__(self, engine: EngineApi) -> None:
         self._engine = engine
         self._all: dict[int, OpenDelivery] = {}
-        self._out: dict[int, int] = {}  #: by message: the token of the delivery that is out
-        self._unsure: dict[int, bool] = {}  #: tokens of deliveries to be looked into: was something said about them?
+        self._out: dict[int, int] = {}  #: by message id: the token of the open delivery
+        self._unsure: dict[int, bool] = {}  #: tokens of deliveries to check; True: an ack or nack was received
         self._looking: asyncio.Task[None] | None = None
         self._stop_listening: Callable[[], None] | None = None
 
@@ -77,24 +78,24 @@ class Deliveries:
         return len(self._all)
 
     def add(self, job_id: int, token: int, holder: Holder) -> None:
-        """Note that a message is out."""
+        """Add an open delivery."""
         self._all[token] = OpenDelivery(job_id, holder)
         self._out[job_id] = token
         if self._stop_listening is None:
             self._stop_listening = self._engine.feed.listen(self._hear)
 
     def came_back(self, token: int) -> None:
-        """Note that the time of a delivery is over. It is looked into, and a late word about it is heard, until removed."""
+        """Record that the visibility timeout of a delivery is over. The delivery is checked, and a late ack still counts."""
         self._not_out(token)
         self._look_into(token, spoken_of=False)
 
     def remove(self, token: int) -> None:
-        """Note that a delivery needs no more attention. Doing it twice is fine."""
+        """Remove a delivery. It is safe to call this twice."""
         self._not_out(token)
         self._all.pop(token, None)
 
     def consumer_spoke(self, token: int) -> None:
-        """Note that something was said about a delivery: its consumer lives, even if it was too late."""
+        """Record an ack or nack of a delivery: its consumer is alive, even if the ack or nack was too late."""
         delivery = self._all.get(token)
         if delivery is not None:
             delivery.holder.spoke()
@@ -115,7 +116,7 @@ class Deliveries:
                 self._look_into(token, spoken_of=event[0] in _WORDS)
 
     def _look_into(self, token: int, *, spoken_of: bool) -> None:
-        """Find out whether a delivery is over. ``spoken_of``: if it is, that is a sign of life of its consumer."""
+        """Check whether a delivery is over. ``spoken_of``: if it is over, this shows that its consumer is alive."""
         if token in self._all:
             self._unsure[token] = spoken_of or self._unsure.get(token, False)
             if self._looking is None:
@@ -137,12 +138,12 @@ class Deliveries:
             found = await self._engine.store.job_get(delivery.holder.namespace, delivery.job_id)
         except JobQuarantined:
             found = None
-        except PenstockError as error:  # then it is over when its visibility timeout is
+        except PenstockError as error:  # then the delivery ends with its visibility timeout
             log.debug("a message that is out cannot be read", error=str(error))
             return
         if found is not None and found[0].state == State.ACTIVE and found[0].token == token:
             return
-        if token not in self._all:  # it was settled over its own connection meanwhile
+        if token not in self._all:  # its own connection settled it in the meantime
             return
         if spoken_of or found is None or found[0].state == State.COMPLETED:
             delivery.holder.spoke()

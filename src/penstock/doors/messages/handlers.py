@@ -1,4 +1,4 @@
-"""Handlers of the messages door: publish, consume, acknowledge, and what is dead."""
+"""Handlers of the messages door: publish, consume, acknowledge, and dead letters."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from penstock.engine.api import EngineApi
 
 
-#: An idempotency key of this door is kept as its job's own id, behind this and its queue.
+#: An idempotency key of this door is stored as the custom id of its job, after this prefix and the queue name.
 KEY_PREFIX: Final = "message:"
 
 
@@ -77,7 +77,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class MessagesDoor:
-    """One method per route. ``tally`` counts, ``settling`` takes what is said about deliveries."""
+    """One method per route. ``tally`` counts messages, ``settling`` settles deliveries."""
 
     def __init__(self, engine: EngineApi, places: QueueRegistry, tally: MessageCounters, settling: DeliverySettler) -> None:
         self._engine = engine
@@ -130,7 +130,7 @@ class MessagesDoor:
         return _created(wire.NewIdsReply(await self._push(req, key, bodies) if bodies else []))
 
     async def _push(self, req: Request, key: QueueKey, bodies: Sequence[wire.MessageBody]) -> list[str]:
-        """Publish messages, all of them or none, and return their ids."""
+        """Publish all messages or none, and return their ids."""
         rules, now_ms = self._places.rules_of(key), self._engine.clock.now_ms()
         given = req.header("idempotency-key")
         if given is not None and not 0 < len(given) <= limits.idempotency_key_chars_max:
@@ -181,7 +181,7 @@ class MessagesDoor:
             await admin.move_many(self._engine, key, Arrow.OBLITERATE, states=(State.WAITING, State.ACTIVE))
         )
 
-    # The dead.
+    # Dead letters.
 
     async def drain(self, req: Request, ns: str, queue: str) -> wire.MessagesReply:
         key = self._key(req, ns, queue, Right.TAKE)
@@ -207,12 +207,12 @@ class MessagesDoor:
         return wire.ReplayedReply(await admin.revive(self._engine, key, limit))
 
     def _key(self, req: Request, namespace: str, queue: str, right: Right) -> QueueKey:
-        """Return the queue a path names, if whoever asks has the right to it."""
+        """Return the queue that a path names, if the caller has the right to it."""
         req.allow(namespace, right)
         return self._places.key(namespace, queue)
 
     def routes(self) -> list[Route]:
-        """Return what may be asked for."""
+        """Return the routes of this door."""
         tag, queues = "Messages", "/namespaces/{ns}/queues/{queue}"
         made: dict[str, Any] = {"status": 201, "body_required": True}
         published: dict[str, Any] = {**made, "repeatable": True}
@@ -241,7 +241,7 @@ class MessagesDoor:
             Route("GET", f"{queues}/messages", self.consume, "Consume messages", tag, wire.MessagesReply, query=CONSUME),
             Route("DELETE", f"{queues}/messages", self.purge, "Purge a queue", tag, wire.PurgedReply),
             Route("DELETE", "/messages/{receipt}", self.ack, "Acknowledge a message", tag, **settled),
-            Route("POST", "/messages/{receipt}/nack", self.nack, "Give a message back", tag, **settled),
+            Route("POST", "/messages/{receipt}/nack", self.nack, "Nack a message", tag, **settled),
             Route("GET", f"{queues}/dlq", self.drain, "Take dead letters", tag, wire.MessagesReply, query=DEAD),
             Route("POST", f"{queues}/dlq/replay", self.replay, "Replay dead letters", tag, wire.ReplayedReply, query=DEAD),
         ]
@@ -253,7 +253,7 @@ def _created(body: msgspec.Struct) -> Plain:
 
 
 def _new_job(body: wire.MessageBody, name: str | None, rules: MessageDefaults, now_ms: int) -> Steps[NewJob]:
-    """Turn a message into what the engine pushes, in steps. Raises InvalidInput."""
+    """Build the job of a message, in steps. Raises InvalidInput."""
     data = wire.bytes_in(body.body)
     metadata = None if not body.metadata else Raw(_encode(body.metadata))
     if len(data) + (0 if metadata is None else len(bytes(metadata))) > rules.message_bytes_max:
@@ -270,13 +270,13 @@ def _new_job(body: wire.MessageBody, name: str | None, rules: MessageDefaults, n
         max_attempts=min(body.max_retries if body.max_retries > 0 else rules.max_retries, limits.attempts_max),
         backoff=0,
         job_id=name,
-        # With a key it stays when it is done: the same key is the same message.
+        # With a key, the completed job is kept, so that the key still finds the same message.
         flags=JobFlag.MESSAGE | (0 if name else JobFlag.REMOVE_ON_COMPLETE),
     )
 
 
 def stray_among(routes: list[Route]) -> Handler:
-    """Return what answers requests that are none of some routes: the path has other methods, or there is no such path."""
+    """Return the handler for requests that match none of these routes: 405 if the path has other methods, else 404."""
     router, methods = Router(routes), sorted({route.method for route in routes})
 
     async def stray(req: Request, **_params: str) -> Never:

@@ -1,4 +1,4 @@
-"""What went through the messages door, and the metrics that are made of it when somebody asks."""
+"""Counters of the messages door, and the metrics that are built from them at a scrape."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _COUNTERS: Final = (
     ("published", "Messages published."),
     ("consumed", "Messages handed to consumers."),
     ("acked", "Messages acknowledged."),
-    ("nacked", "Messages given back."),
+    ("nacked", "Messages that were nacked."),
     ("dlq_routed", "Messages that became dead letters."),
 )
 
 
 class MessageCount:
-    """What was done with the messages of one queue since the server started."""
+    """Counters of the messages of one queue, since the server started."""
 
     __slots__ = tuple(name for name, _ in _COUNTERS)
 
@@ -35,21 +35,21 @@ class MessageCount:
 
 
 class MessageCounters(QueueCounters[MessageCount], Collector):
-    """Counts per queue, as metrics under the names of the original."""
+    """Counters per queue, as metrics with the names of EpochQ."""
 
     def __init__(self, exists: Callable[[QueueKey], object]) -> None:
         super().__init__(MessageCount, exists)
 
     def note_dead(self, queue: QueueKey) -> None:
-        """Count a message of a queue that became a dead letter."""
+        """Count a message that became a dead letter."""
         self.of(queue).dlq_routed += 1
 
     def describe(self) -> list[Metric]:
-        """Tell the registry nothing in advance, so that it does not collect at registration."""
+        """Describe no metrics, so that the registry does not collect at registration."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Produce all metrics."""
+        """Yield all metrics."""
         self.forget_gone()
         for name, text in _COUNTERS:
             family = CounterMetricFamily(f"epochq_messages_{name}_total", text, labels=("namespace", "queue"))

@@ -1,10 +1,11 @@
-"""Webhook push: messages of subscribed queues are posted to their subscribers.
+"""Webhook push: posts messages of subscribed queues to their subscribers.
 
-A message that is being pushed is claimed like any other, so whatever becomes of this server, it comes back when its lease runs
-out. Retries are delays in the store. One server at a time pushes to a subscription: the one that leads the shard of its queue.
+A message that is being pushed is leased like any other, so if this server dies, the message is ready again when its lease
+expires. Retries are delays in the store. Only one server at a time pushes to a subscription: the leader of the shard that
+has the queue.
 
-A push may have to wait until its URL can be looked up (``Guard.turn``). Its message stays leased meanwhile, and no attempt is
-counted.
+A push may have to wait until its URL can be looked up (``Guard.turn``). Its message stays leased during that time, and no
+attempt is counted.
 """
 
 from __future__ import annotations
@@ -44,21 +45,22 @@ log = structlog.get_logger("penstock.push")
 
 _encode = msgspec.json.Encoder().encode
 _TOO_MANY_REQUESTS = 429
-#: Both names are in use.
+#: Receivers use both names.
 SIGNATURES = ("X-EpochQ-Signature", "X-EpochQueue-Signature")
 
 
 class PushRules(NamedTuple):
-    """How hard it is tried. Durations in ms."""
+    """Timeouts and retries of a push. Durations in ms."""
 
     retry_delays_ms: tuple[int, ...] = (1_000, 5_000, 30_000)  #: after the first failure, the second and so on
-    timeout_ms: int = 5_000  #: for all of one attempt
+    timeout_ms: int = 5_000  #: for one whole attempt
 
 
 class PushDispatcher:
-    """A pusher for every subscription that is this server's to serve. Start it after the engine, stop it before that closes.
+    """Runs one pusher for each subscription that this server serves.
 
-    ``post`` sends a message, and gives up after ``rules.timeout_ms``.
+    Start it after the engine, and stop it before the engine closes. ``post`` sends a message, and gives up after
+    ``rules.timeout_ms``.
     """
 
     def __init__(
@@ -70,22 +72,22 @@ class PushDispatcher:
         self.post = post
         self.rules = rules
         self._pushers: dict[int, Pusher] = {}
-        self._leaving: set[Pusher] = set()  #: they finish what they have begun
+        self._leaving: set[Pusher] = set()  #: retired pushers that still finish their pushes
         self._stopped = True
-        self._subscriptions: list[Callable[[], None]] = []  #: what ends each subscription to a signal
+        self._subscriptions: list[Callable[[], None]] = []  #: functions that end the subscriptions to signals
 
     def __len__(self) -> int:
         return len(self._pushers)
 
     def start(self) -> None:
-        """Begin to push; starting twice is fine."""
+        """Start the pushers. It is safe to call this twice."""
         if self._stopped:
             self._stopped = False
             self._subscriptions = [signal.subscribe(self._look) for signal in self._signals()]
             self._look()
 
     def hush(self) -> None:
-        """Take no more messages; what is being pushed goes on."""
+        """Claim no more messages. Pushes in progress continue."""
         if not self._stopped:
             self._stopped = True
             for end in self._subscriptions:
@@ -95,12 +97,12 @@ class PushDispatcher:
             self._dismiss(subscription_id)
 
     async def stop(self) -> None:
-        """Wait a moment for what is being pushed, cut off the rest, and give it back; stopping twice is fine."""
+        """Give pushes in progress a short time, cancel the rest, and release their messages. Calling it twice is safe."""
         self.hush()
         await asyncio.gather(*(pusher.stop() for pusher in list(self._leaving)))
 
     def _signals(self) -> list[Signal[[]]]:
-        """Return the signals after which other push subscriptions may be this server's to serve."""
+        """Return the signals after which this server may have to serve other push subscriptions."""
         return [
             signal
             for signals in (engine.signals for engine in self.engine.engines)
@@ -134,7 +136,7 @@ class PushDispatcher:
 
 
 class Pusher:
-    """Serves one subscription: so many messages at a time, each on its own, so that a slow one holds up few others."""
+    """Serves one subscription. Several messages are pushed at the same time, so that a slow one delays few others."""
 
     def __init__(self, office: PushDispatcher, queue: QueueKey, subscription: PushSubscription) -> None:
         self._office = office
@@ -146,18 +148,18 @@ class Pusher:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the task."""
         name = f"penstock-push-{self._subscription.id}"
         self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
     def retire(self, done: Callable[[], None]) -> None:
-        """Take no more messages; ``done`` is called when what was begun is finished."""
+        """Claim no more messages. ``done`` is called when the pushes in progress are finished."""
         assert self._task is not None
         self._taker.stop()
         self._task.add_done_callback(lambda _: done())
 
     async def stop(self) -> None:
-        """Give what is being pushed a moment, cut off the rest, and give that back in its order: nobody has failed."""
+        """Give pushes in progress a short time, cancel the rest, and release their messages in order, without a failure."""
         assert self._task is not None
         self._taker.stop()
         late = asyncio.ensure_future(pause(self._engine.clock, limits.goodbye_ms_max))
@@ -175,7 +177,7 @@ class Pusher:
             try:
                 await self._take_some()
             except PenstockError as error:
-                log.warning("messages to push cannot be had now, trying again", **self._who(), error=str(error))
+                log.warning("messages to push cannot be claimed now, trying again", **self._who(), error=str(error))
                 await pause(self._engine.clock, limits.push_rest_ms)
             except Exception:
                 log.exception("pushing failed and is tried again", **self._who())
@@ -199,14 +201,14 @@ class Pusher:
     def _pushed(self, task: asyncio.Task[None]) -> None:
         del self._pushing[task]
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a message could not be pushed; its lease will run out", **self._who(), exc_info=error)
+            log.error("a message could not be pushed; its lease will expire", **self._who(), exc_info=error)
 
     async def _push(self, delivery: Delivery, lease_ms: int) -> None:
-        """Push a message once, and note in the store what becomes of it. ``lease_ms``: for which it was taken."""
+        """Push a message once, and store the result. ``lease_ms``: the duration of its lease."""
         subscription, tally = self._subscription, self._office.tally.of(self._queue)
         hold = LeaseRef(delivery.job.id, delivery.job.token)
         body = _encode(view_of(self._queue, delivery))
-        del delivery  # large ones may be under way for a while
+        del delivery  # free the memory: a large body may be in transit for a while
         headers = {"Content-Type": "application/json"}
         if subscription.secret:
             headers |= dict.fromkeys(SIGNATURES, f"sha256={sign(subscription.secret, body)}")
@@ -223,14 +225,14 @@ class Pusher:
             return
         final = 400 <= status < 500 and status != _TOO_MANY_REQUESTS
         plan_ms = self._office.rules.retry_delays_ms
-        log.debug("a message was not taken", **self._who(), message=to_ulid(int(hold.ref)), error=error)
+        log.debug("a push failed", **self._who(), message=to_ulid(int(hold.ref)), error=error)
         if await self._say(Nack(self._queue.namespace, [hold], error, final=final, plan_ms=plan_ms)):
             tally.nacked += 1
 
     async def _while_leased(self, hold: LeaseRef, lease_ms: int, posting: Coroutine[Any, Any, int]) -> int:
-        """Return what ``posting`` returns. The lease is renewed as often as it takes; one attempt alone never needs that."""
+        """Return the result of ``posting``. The lease is renewed as often as necessary; a single attempt never needs it."""
         clock, renewing = self._engine.clock, set[asyncio.Task[bool]]()
-        alarms: list[Alarm] = []  #: the one that is booked
+        alarms: list[Alarm] = []  #: the alarm that is set
 
         def book() -> None:
             alarms[:] = [clock.call_at(clock.steady_ms() + lease_ms * 2 // 3, renew)]
@@ -250,14 +252,14 @@ class Pusher:
                 await asyncio.wait(renewing)
 
     async def _say(self, settlement: Settlement) -> bool:
-        """Tell the store; False if it does not want to know, because the receiver has told it otherwise meanwhile."""
+        """Store the settlement. Return False if the receiver has settled the message itself in the meantime."""
         try:
             outcomes = await self._engine.run(settlement)
             for outcome in outcomes:
                 if outcome is not None and not isinstance(outcome, LEASE_GONE):
                     raise outcome
         except PenstockError as error:
-            log.warning("a pushed message could not be settled; its lease will run out", **self._who(), error=str(error))
+            log.warning("a pushed message could not be settled; its lease will expire", **self._who(), error=str(error))
             return False
         return not any(outcomes)
 

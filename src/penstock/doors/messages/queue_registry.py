@@ -1,7 +1,7 @@
-"""Namespaces and queues of the messages door: who exists, since when, and by which rules.
+"""Namespaces and queues of the messages door: which exist, when they were made, and their rules.
 
-A namespace that is known has a queue without a name, which holds nothing but the moment it was made: so the catalog of the
-store, which every server follows, is the register of namespaces.
+For each namespace there is a queue with an empty name, which stores only the time of creation. So the catalog of the store,
+which every server follows, is also the register of namespaces.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 
 class MessageDefaults(NamedTuple):
-    """What goes for messages. Durations in ms."""
+    """Default rules for messages. Durations in ms."""
 
     visibility_timeout_ms: int = 30_000
-    max_messages: int = 100_000  #: ready and in flight together, per queue
-    max_retries: int = 3  #: deliveries in all
+    max_messages: int = 100_000  #: ready and leased together, per queue
+    max_retries: int = 3  #: deliveries in total
     max_batch_size: int = 100
     default_batch_size: int = 1
     message_bytes_max: int = 256 * 1024
     schedule_ahead_ms: int = 90 * 86_400_000
-    retention_ms: int = 0  #: what nobody consumes for so long once it is due is removed; 0: nothing is
-    auto_create: bool = True  #: a namespace is made by its first message
+    retention_ms: int = 0  #: a due message that is not consumed in this time is removed; 0: never
+    auto_create: bool = True  #: a namespace is created by its first message
 
 
 class QueueRegistry:
-    """Finds and makes namespaces and queues. ``rules`` go where nothing else was said."""
+    """Finds and creates namespaces and queues. ``rules`` are the defaults."""
 
     def __init__(self, engine: EngineApi, rules: MessageDefaults) -> None:
         self._engine = engine
@@ -48,12 +48,12 @@ class QueueRegistry:
     # Namespaces.
 
     def namespaces(self) -> list[wire.NamespaceView]:
-        """Return all that are known, by name."""
+        """Return all namespaces, sorted by name."""
         known = [(queue.key.namespace, queue.settings.known_since) for queue in self._store.queues() if not queue.key.name]
         return [wire.NamespaceView(name, since) for name, since in sorted(known) if since is not None]
 
     async def make_namespace(self, name: str) -> None:
-        """Make a namespace. Raises InvalidInput, AlreadyExists."""
+        """Create a namespace. Raises InvalidInput, AlreadyExists."""
         if not name:
             raise InvalidInput("name is required")
         wire.check_strict("namespace", name)
@@ -63,7 +63,7 @@ class QueueRegistry:
         await self._note(name, taken)
 
     async def remove_namespace(self, name: str) -> None:
-        """Forget a namespace; its queues stay. Raises NamespaceNotFound."""
+        """Remove a namespace; its queues stay. Raises NamespaceNotFound."""
         if not self._knows(name):
             raise NamespaceNotFound(f"namespace: not found: {name}")
         await self._engine.run(RemoveQueue(QueueKey(name, "")))
@@ -73,7 +73,7 @@ class QueueRegistry:
         return marker is not None and marker.settings.known_since is not None
 
     async def _note(self, name: str, taken: AlreadyExists | None = None) -> None:
-        """Have a namespace be known; ``taken`` is raised if it is already, by somebody who was as quick."""
+        """Register a namespace. Raises ``taken``, if given, when the namespace exists, or was created at the same time."""
         now_ms = self._engine.clock.now_ms()
 
         def change(settings: QueueSettings) -> QueueSettings:
@@ -88,21 +88,21 @@ class QueueRegistry:
     # Queues.
 
     def key(self, namespace: str, queue: str) -> QueueKey:
-        """Return what a path names. Raises InvalidInput."""
+        """Return the queue key of a path. Raises InvalidInput."""
         if NAME.match(namespace) is None:
             raise InvalidInput("invalid namespace or queue name")
         wire.check_names(namespace, queue)
         return QueueKey(namespace, queue)
 
     def find(self, key: QueueKey) -> Queue:
-        """Return a queue that exists. Raises QueueNotFound."""
+        """Return an existing queue. Raises QueueNotFound."""
         queue = self._store.queue_find(key)
         if queue is None or not _is_made(queue):
             raise QueueNotFound(f"queue not found: {key.namespace}/{key.name}")
         return queue
 
     def of(self, namespace: str) -> list[str]:
-        """Return the queues of a namespace, by name."""
+        """Return the queues of a namespace, sorted by name."""
         return sorted(f"{namespace}/{each.key.name}" for each in self.all() if each.key.namespace == namespace)
 
     def all(self) -> list[Queue]:
@@ -110,7 +110,7 @@ class QueueRegistry:
         return [queue for queue in self._store.queues() if queue.key.name and _is_made(queue)]
 
     async def make(self, key: QueueKey, body: wire.QueueBody) -> None:
-        """Make a queue. Raises InvalidInput, AlreadyExists."""
+        """Create a queue. Raises InvalidInput, AlreadyExists."""
         wire.check_strict("namespace", key.namespace)
         wire.check_strict("queue", key.name)
         found = self._store.queue_find(key)
@@ -121,30 +121,30 @@ class QueueRegistry:
         await self.use(key)
 
         def change(settings: QueueSettings) -> QueueSettings:
-            if settings.messages is not None:  # somebody was as quick
+            if settings.messages is not None:  # it was created at the same time
                 raise taken
             return msgspec.structs.replace(settings, messages=rules)
 
         await self._engine.run(Configure(key, EventKind.CONFIG_MESSAGES_CHANGED, change))
 
     async def use(self, key: QueueKey) -> None:
-        """Have the namespace of a queue that is about to be used. Raises InvalidInput, NamespaceNotFound."""
+        """Ensure that the namespace of a queue exists before it is used. Raises InvalidInput, NamespaceNotFound."""
         if self._knows(key.namespace):
             return
         if self._store.queue_find(key) is not None and not wire.is_strict(key.namespace):
-            return  # another door has made it, and is not so strict
+            return  # another door has created it, with less strict rules for names
         wire.check_strict("namespace", key.namespace)
         if not self.rules.auto_create:
             raise NamespaceNotFound(f"namespace: not found: {key.namespace}")
         await self._note(key.namespace)
 
     async def remove(self, key: QueueKey) -> None:
-        """Remove a queue with everything in it. Raises QueueNotFound."""
+        """Remove a queue with all its messages. Raises QueueNotFound."""
         self.find(key)
         await admin.obliterate(self._engine, key)
 
     def rules_of(self, key: QueueKey) -> MessageDefaults:
-        """Return what goes for a queue."""
+        """Return the rules of a queue."""
         queue = self._store.queue_find(key)
         own = None if queue is None else queue.settings.messages
         if own is None:

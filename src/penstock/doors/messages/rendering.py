@@ -1,4 +1,4 @@
-"""Receipt handles: what a consumer shows to say what became of one delivery. Each is good for that delivery alone."""
+"""Receipt handles and views of messages. A receipt handle proves one delivery, and is valid for that delivery only."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _DEAD: Final = 1 << 2 * _BITS
 
 
 class ReceiptHandle(NamedTuple):
-    """Which delivery of which message."""
+    """A reference to one delivery of a message."""
 
     id: int
     token: int
-    dead: bool = False  #: it was taken from the dead letters
+    dead: bool = False  #: it was consumed from the dead letters
 
     def __str__(self) -> str:
         return to_crockford((_DEAD if self.dead else 0) | self.id << _BITS | self.token)
 
 
 def receipt_in(text: str) -> ReceiptHandle:
-    """Read a receipt handle. Raises ReceiptUnknown."""
+    """Parse a receipt handle. Raises ReceiptUnknown."""
     number = from_crockford(text)
     if number is None:
         raise ReceiptUnknown(f"broker: unknown receipt handle: {text[:64]}")
@@ -40,7 +40,7 @@ def receipt_in(text: str) -> ReceiptHandle:
 
 
 def view_of(key: QueueKey, delivery: Delivery, *, dead: bool = False) -> wire.MessageView:
-    """Show a message that was just taken. ``dead``: from the dead letters."""
+    """Return the view of a message that was just claimed. ``dead``: from the dead letters."""
     job, payload = delivery
     data, metadata = unwrap(payload)
     receipt = ReceiptHandle(job.id, job.token, dead)

@@ -1,4 +1,4 @@
-"""How requests of the messages door were answered, and the metrics that are made of it when somebody asks."""
+"""Counters of the answers of the messages door, and the metrics that are built from them at a scrape."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RouteCount:
-    """How the requests of one route were answered since the server started."""
+    """Counters of the answers of one route, since the server started."""
 
     __slots__ = ("_clock", "seconds", "statuses")
 
@@ -27,21 +27,21 @@ class RouteCount:
         self.seconds = 0.0
 
     def watch(self, proto: AnswerWriter) -> AnswerWriter:
-        """Return what a request is answered through that begins now."""
+        """Return a writer that counts the answer of a request that begins now."""
         return _Watched(proto, self, self.begin())
 
     def begin(self) -> float:
-        """Return the moment a request begins at."""
+        """Return the start time of a request."""
         return self._clock.stopwatch()
 
     def count(self, status: int, since: float) -> None:
-        """Count the answer to a request that began at a moment."""
+        """Count the answer to a request, with its start time."""
         self.statuses[status] = self.statuses.get(status, 0) + 1
         self.seconds += self._clock.stopwatch() - since
 
 
 class _Watched:
-    """Passes an answer on, and has it counted."""
+    """Forwards an answer, and counts it."""
 
     __slots__ = ("_count", "_proto", "_since")
 
@@ -56,26 +56,26 @@ class _Watched:
 
 
 class RequestCounters(Collector):
-    """Counts per route, as metrics under the names of the original. A path is the route's, so there are no more than routes."""
+    """Counters per route, as metrics with the names of EpochQ. The label is the route's path, so its values are bounded."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._routes: dict[tuple[str, str], RouteCount] = {}
 
     def of(self, method: str, path: str) -> RouteCount:
-        """Return the count of a route."""
+        """Return the counters of a route."""
         return self._routes.setdefault((method, path), RouteCount(self._clock))
 
     def counted(self, routes: list[Route]) -> list[Route]:
-        """Return routes whose requests are counted."""
+        """Return the same routes, with their requests counted."""
         return [route._replace(meter=self.of(route.method, route.path)) for route in routes]
 
     def describe(self) -> list[Metric]:
-        """Tell the registry nothing in advance, so that it does not collect at registration."""
+        """Describe no metrics, so that the registry does not collect at registration."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Produce all metrics."""
+        """Yield all metrics."""
         labels = ("method", "path")
         requests = CounterMetricFamily("epochq_http_requests_total", "Requests answered.", labels=(*labels, "status"))
         durations = SummaryMetricFamily(

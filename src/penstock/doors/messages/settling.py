@@ -1,4 +1,4 @@
-"""What a consumer says about a delivery, whichever way it says it: over HTTP, or over a WebSocket."""
+"""Settles deliveries of the messages door, over HTTP or over a WebSocket."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class DeliverySettler:
-    """Acknowledges deliveries, or gives them back, by their receipt handles. ``deliveries`` are those over WebSockets."""
+    """Acks or nacks deliveries by their receipt handles. ``deliveries`` are those over WebSockets."""
 
     def __init__(self, engine: EngineApi, tally: MessageCounters, deliveries: Deliveries) -> None:
         self._engine = engine
@@ -29,7 +29,7 @@ class DeliverySettler:
         self._deliveries = deliveries
 
     async def settle(self, identity: Identity, text: str, *, done: bool) -> None:
-        """Ack (``done``) or nack a delivery, in a namespace where ``identity`` may do so. Raises ReceiptUnknown."""
+        """Ack (``done``) or nack a delivery in a namespace where ``identity`` may do so. Raises ReceiptUnknown."""
         receipt = receipt_in(text)
         hold = LeaseRef(receipt.id, receipt.token)
         settled: list[QueueKey] = []

@@ -1,4 +1,4 @@
-"""How many messages are where: pages of queues, all of them together, and the health check of the original."""
+"""Statistics of the messages door: pages of queues, a summary, and the health check of EpochQ."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STATS: Final = BodyReader(wire.StatsQuery)
 
 
 class MessageStats:
-    """One method per route. Everybody sees the queues of the namespaces they may look at."""
+    """One method per route. A client sees the queues of the namespaces which it may read."""
 
     def __init__(self, store: Store | ShardedStore, places: QueueRegistry, uptime: Uptime, node: str) -> None:
         self._store = store
@@ -75,7 +75,7 @@ class MessageStats:
         )
 
     def routes(self) -> list[Route]:
-        """Return what may be asked for at the main listener, where ``/health`` is everybody's."""
+        """Return the routes of the main listener, where ``/health`` is the server's own health check."""
         tag = "Messages"
         routes = [
             Route("GET", "/api/stats", self.page, "Queues, a page at a time", tag, wire.StatsPageReply, query=_STATS),
@@ -84,7 +84,7 @@ class MessageStats:
         return [route._replace(asks=True) for route in routes]
 
     def own_routes(self) -> list[Route]:
-        """Return what may be asked for at the listener of this door alone."""
+        """Return the routes of this door's own listener."""
         return [
             *self.routes(),
             Route("GET", "/health", self.health, "Health check", "Messages", wire.NodeHealthReply, asks=True),

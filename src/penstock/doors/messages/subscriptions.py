@@ -1,4 +1,4 @@
-"""Handlers about webhooks that messages are pushed to: subscribe, list, unsubscribe."""
+"""Handlers of push subscriptions: subscribe, list, unsubscribe."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from penstock.outbound.guard import Guard
 
 SUBSCRIPTION: Final[wire.MessageBodyReader[wire.SubscriptionBody]] = wire.MessageBodyReader(wire.SubscriptionBody)
-#: An id nobody ever got: what is not spelled like one of ours names no subscription.
+#: An id that no subscription has: the result for text that is not an id.
 _NO_ID: Final = 0
 _encode = msgspec.json.Encoder().encode
 
 
 class SubscriptionHandlers:
-    """One method per route. ``guard`` knows which URLs may be called."""
+    """One method per route. ``guard`` decides which URLs may be called."""
 
     def __init__(self, engine: EngineApi, places: QueueRegistry, guard: Guard) -> None:
         self._engine = engine
@@ -63,7 +63,7 @@ class SubscriptionHandlers:
         return Plain(b"", status=204)
 
     def _check(self, body: wire.SubscriptionBody) -> None:
-        """Raise InvalidInput unless messages may be pushed there, as far as that shows without looking it up."""
+        """Raise InvalidInput if messages must not be pushed to this URL, as far as this is known without a lookup."""
         if not body.url:
             raise InvalidInput("url is required")
         if len(body.secret) > limits.push_secret_chars_max:
@@ -79,14 +79,14 @@ class SubscriptionHandlers:
             raise InvalidInput(text) from None
 
     def routes(self) -> list[Route]:
-        """Return what may be asked for."""
+        """Return the routes of push subscriptions."""
         tag, path = "Messages", "/namespaces/{ns}/queues/{queue}/subscriptions"
         routes = [
             Route(
-                "POST", path, self.add, "Have messages pushed to a webhook", tag, wire.NewIdReply, SUBSCRIPTION,
+                "POST", path, self.add, "Push messages to a webhook", tag, wire.NewIdReply, SUBSCRIPTION,
                 status=201, body_required=True,
             ),
             Route("GET", path, self.list_subscriptions, "List the webhooks of a queue", tag, wire.SubscriptionsReply),
-            Route("DELETE", "/subscriptions/{id}", self.remove, "Have messages pushed no more", tag, status=204),
+            Route("DELETE", "/subscriptions/{id}", self.remove, "Stop pushing messages", tag, status=204),
         ]  # fmt: skip
         return [route._replace(asks=True) for route in routes]

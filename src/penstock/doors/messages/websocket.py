@@ -1,8 +1,9 @@
-"""WebSocket push: messages come as they are ready, up to a window of messages that nobody has said anything about.
+"""WebSocket push: sends ready messages, up to a window of unsettled messages.
 
-A message that is out is the client's for the visibility timeout of its queue, as if it had been consumed. When that is over, it
-is the queue's again and makes room in the window; when the connection ends, all that is out goes back to the front at once. An
-acknowledgement makes room whichever way it comes: over this connection, over HTTP, at another server (``deliveries.py``).
+A delivered message is leased to the client for the visibility timeout of its queue, as if it had been consumed. When that
+time is over, the message belongs to its queue again and frees its place in the window. When the connection ends, all
+unsettled messages go back to the front of the queue immediately. An ack frees a place whether it comes over this connection,
+over HTTP, or at another server (``deliveries.py``).
 """
 
 from __future__ import annotations
@@ -51,18 +52,19 @@ log = structlog.get_logger("penstock.push")
 
 _encode = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(wire.SettleFrame).decode
-SWITCHING: Final = 101  #: the status of a handshake that went well
+SWITCHING: Final = 101  #: the status of a successful handshake
 _MESSAGE: Final = b'{"type":"message",'
 
 
-#: What a handshake asks for, as routes are written.
+#: The path of a handshake, in the notation of routes.
 PATH: Final = "/namespaces/{ns}/queues/{queue}/ws"
 
 
 class Consumers:
-    """Answers ``PATH``.
+    """Serves the connections to ``PATH``.
 
-    ``window`` limits how often a client may speak (None: not at all). ``handshakes`` counts them, and how they were answered.
+    ``window`` limits how many frames a client may send in a period (None: no limit). ``handshakes`` counts the handshakes
+    and their answers.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class Consumers:
         self.places = places
         self.tally = tally
         self.deliveries = Deliveries(engine)  #: of all connections
-        self.settling = DeliverySettler(engine, tally, self.deliveries)  #: takes what is said about deliveries, at any door
+        self.settling = DeliverySettler(engine, tally, self.deliveries)  #: settles deliveries, for every transport
         self._handshakes = handshakes
         self._pool = Pool("WebSocket connections of consumers", limits.push_sockets_max, engine.shares)
         self.gate = gate
@@ -92,7 +94,7 @@ class Consumers:
         return len(self._connections)
 
     async def serve(self, scope: Scope, proto: RSGIWebsocketProtocol, client: str) -> None:
-        """Serve one connection, which comes from an address, until it ends. Raises what its handshake is refused with."""
+        """Serve a connection until it ends. ``client`` is its address. Raises the error that refuses its handshake."""
         since = self._handshakes.begin()
         try:
             consumer = await self._admit(scope, proto, client)
@@ -106,7 +108,7 @@ class Consumers:
             self._pool.leave(consumer.namespace)
 
     async def _admit(self, scope: Scope, proto: RSGIWebsocketProtocol, client: str) -> Consumer:
-        """Return who consumes over a connection. Raises what its handshake is refused with."""
+        """Return the consumer of a new connection. Raises the error that refuses its handshake."""
         namespace, name = _path_of(scope)
         identity = await self.gate.identify(shown_in(scope.headers))
         for right in (Right.TAKE, Right.SETTLE):
@@ -119,26 +121,26 @@ class Consumers:
         return Consumer(self, scope, proto, key, identity, client=client, window=window)
 
     def hush(self) -> None:
-        """Take no more messages, because the server stops."""
+        """Claim no more messages, because the server stops."""
         self._connections.shut()
         for consumer in self._connections:
             consumer.hush()
 
     async def close(self) -> None:
-        """End all connections, and give back what they hold."""
+        """Close all connections, and release their messages."""
         self.hush()
         await self._connections.close()
 
 
 def _window(text: str) -> int:
-    """Return how many messages may be out at once; what is too many is cut down. Raises InvalidInput."""
+    """Return the size of the window, at most the limit. Raises InvalidInput."""
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text)):
         raise InvalidInput("window must be a number of messages: 1 or more")
     return min(int(text), limits.push_window_max)
 
 
 def _path_of(scope: Scope) -> tuple[str, str]:
-    """Return the namespace and the queue that a path names. Raises RouteNotFound."""
+    """Return the namespace and the queue name of a path. Raises RouteNotFound."""
     match scope.path.split("/"):
         case ["", "namespaces", namespace, "queues", queue, "ws"]:
             return namespace, queue
@@ -146,20 +148,20 @@ def _path_of(scope: Scope) -> tuple[str, str]:
 
 
 class UnsettledMessage(NamedTuple):
-    """A message that is out."""
+    """A delivered message that is not settled."""
 
     id: int
     token: int
-    until: int  #: steady ms; then it is the queue's again
+    until: int  #: steady ms; the end of the lease
 
     @property
     def hold(self) -> LeaseRef:
-        """What proves that the message is out."""
+        """The reference to the lease."""
         return LeaseRef(self.id, self.token)
 
 
 class Consumer(WebSocket):
-    """One connection."""
+    """One connection of a consumer."""
 
     def __init__(
         self,
@@ -183,25 +185,25 @@ class Consumer(WebSocket):
         self._held: dict[str, UnsettledMessage] = {}  #: by receipt handle
         self._settling: set[asyncio.Task[None]] = set()
         self._freed = asyncio.Event()
-        self._alarm: Alarm | None = None  #: rings when the visibility timeout of something that is out is over
+        self._alarm: Alarm | None = None  #: set to the end of the next visibility timeout
         self._alarm_at = 0  #: steady ms
-        self._silent = False  #: it has let a message go without a word, and has said nothing since
-        self._late: list[UnsettledMessage] = []  #: those it has let go since it said something last
+        self._silent = False  #: a lease expired without ack or nack, and the client has sent nothing since
+        self._late: list[UnsettledMessage] = []  #: messages whose leases expired since the client's last ack or nack
         self._expiry: Expiry | None = None
         self._feeding: asyncio.Task[None] | None = None
 
     def hush(self) -> None:
-        """Take no more messages."""
+        """Claim no more messages."""
         self._taker.stop()
         self._freed.set()
 
     def begin(self) -> None:
-        """Begin to hand out messages, for as long as the client's token is good."""
+        """Start to deliver messages, until the client's token expires."""
         self._expiry = Expiry(self._identity, self.clock, self._expire)
         self._feeding = asyncio.ensure_future(self._feed())
 
     async def finish(self) -> None:
-        """Give back what is out, once it is known what was still said about it."""
+        """Release the unsettled messages, after the settlements in progress are finished."""
         for alarm in (self._alarm, self._expiry):
             if alarm is not None:
                 alarm.cancel()
@@ -213,7 +215,7 @@ class Consumer(WebSocket):
         await self._give_back()
 
     async def _give_back(self) -> None:
-        """Give back what is out, to the front and in its order. If that fails, its leases run out."""
+        """Return the unsettled messages to the front, in their order. If that fails, their leases expire."""
         holds = [held.hold for held in self._held.values()]
         for held in (*self._held.values(), *self._late):
             self._forget(held)
@@ -223,22 +225,22 @@ class Consumer(WebSocket):
             try:
                 await self._engine.run(Requeue(self._queue.namespace, holds, Arrow.RETURN))
             except PenstockError as error:
-                log.warning("messages could not be given back; their leases will run out", error=str(error))
+                log.warning("messages could not be released; their leases will expire", error=str(error))
 
     def _expire(self) -> None:
-        """End the connection with the token that was shown."""
+        """Close the connection because its token has expired."""
         self._tell("The token has expired")
         self.end(Closing.NOT_ALLOWED)
 
-    # Out.
+    # Messages to the client.
 
     async def _feed(self) -> None:
-        """Take messages as there is room for them in the window, and as the client takes them."""
+        """Claim and send messages while the window and the send queue have room."""
         while not self._taker.stopped:
             try:
                 await self._take_some()
             except PenstockError as error:
-                log.warning("messages to push cannot be had now, trying again", error=str(error))
+                log.warning("messages to push cannot be claimed now, trying again", error=str(error))
                 await pause(self.clock, limits.push_rest_ms)
             except Exception:
                 log.exception("pushing over a WebSocket failed and is tried again")
@@ -275,14 +277,14 @@ class Consumer(WebSocket):
         self._alarm = self.clock.call_at(at, self._let_go)
 
     def _let_go(self) -> None:
-        """Note what is the queue's again: its time is over."""
+        """Record the messages whose visibility timeout is over."""
         now = self.clock.steady_ms()
         over = [handle for handle, held in self._held.items() if held.until <= now]
         for handle in over:
             held = self._held.pop(handle)
             self._silent = True
             self._late.append(held)
-            self._door.deliveries.came_back(held.token)  # or was settled, and we have not been told
+            self._door.deliveries.came_back(held.token)  # or it was settled, and the event has not arrived yet
         self._alarm = None
         if self._held:
             self._set_alarm(min(held.until for held in self._held.values()))
@@ -295,18 +297,18 @@ class Consumer(WebSocket):
 
     @property
     def namespace(self) -> str:
-        """Where its queue is."""
+        """The namespace of its queue."""
         return self._queue.namespace
 
     def delivery_over(self, job_id: int, token: int) -> None:
-        """Make room in the window for a message that was settled by another way, or is the queue's again."""
+        """Free the place of a message that was settled elsewhere, or belongs to its queue again."""
         held = self._held.pop(str(ReceiptHandle(job_id, token)), None)
-        if held is not None:  # else it came back, and a late word about it is still a sign of life
+        if held is not None:  # else its lease expired, and a late ack still shows that the client is alive
             self._forget(held)
             self._freed.set()
 
     def spoke(self) -> None:
-        """Note a sign of life of the client, whichever way it came."""
+        """Record that the client is alive, whichever transport it used."""
         self._silent = False
         for held in self._late:
             self._forget(held)
@@ -314,16 +316,16 @@ class Consumer(WebSocket):
         self._freed.set()
 
     def complain(self, error: str) -> None:
-        """Tell the client what is wrong."""
+        """Send an error to the client."""
         self._tell(error)
 
     def _tell(self, error: str, handle: str = "") -> None:
         self.outbox.put(_encode(wire.ErrorFrame(error, handle)).decode(), must=True)
 
-    # In.
+    # Frames from the client.
 
     async def hear(self, data: bytes | str) -> None:
-        """Take a word about a message. What is wrong with it is told before anything that it makes room for."""
+        """Handle a frame of the client. An error is sent before the messages for which the frame makes room."""
         await self._take(_word_in(data))
         self.spoke()
 
@@ -343,7 +345,7 @@ class Consumer(WebSocket):
             self._tell(word)
             return
         held = self._held.pop(word.receipt_handle, None)
-        if held is None:  # it was delivered elsewhere; nothing more is read until it is settled, so these are few at a time
+        if held is None:  # delivered elsewhere; no frame is read until it is settled, so these are few at a time
             await self._settle(word, None)
             return
         self._forget(held)
@@ -356,19 +358,19 @@ class Consumer(WebSocket):
         self._freed.set()
 
     async def _settle(self, word: wire.SettleFrame, held: UnsettledMessage | None) -> None:
-        """Say what became of a delivery. ``held``: it is one of this connection's."""
+        """Settle a delivery. ``held``: the message, if it belongs to this connection."""
         try:
             await self._door.settling.settle(self._identity, word.receipt_handle, done=word.type == "ack")
         except ReceiptUnknown as error:
             self._tell(str(error), word.receipt_handle[:64])
-        except PenstockError as error:  # it is still out
+        except PenstockError as error:  # the message is still leased
             if held is not None and held.until > self.clock.steady_ms():
                 self._hold(word.receipt_handle, held)
             self._tell(str(error), word.receipt_handle[:64])
 
 
 def _word_in(data: bytes | str) -> wire.SettleFrame | str:
-    """Return what a client says, or what is wrong with it."""
+    """Return a frame of the client, or the text of its error."""
     try:
         word = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""What goes in and out of the messages door. Fields are in snake_case, bodies in base64, moments in milliseconds."""
+"""Requests and replies of the messages door. Fields are in snake_case, bodies in base64, times in ms since 1970."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
     from penstock.core.errors import PenstockError
     from penstock.doors.http.request import Request
 
-#: What is made on purpose has a plain name; what is made by using it may have nearly any.
+#: Names in create requests are strict. Names that are created by use may have almost any character.
 _STRICT: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}\Z")
 _LOOSE: Final = re.compile(r"[^/\\\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,128}\Z")
 
-#: Errors that clients of the original know in these very words.
+#: Errors for which clients of EpochQ expect this exact text.
 _KNOWN: Final = {str(error()): str(error()).lower() for error in (Unauthorized, RateLimited, RouteNotFound, MethodRefused)}
 _encode = msgspec.json.Encoder().encode
 
 
 class StrictModel(msgspec.Struct, forbid_unknown_fields=True):
-    """A body that is read strictly: a field that is misspelt is not just left out."""
+    """A body with strict parsing: an unknown field is an error."""
 
 
 class NamespaceBody(StrictModel):
-    """A namespace to be made."""
+    """A request to create a namespace."""
 
     name: str = ""
 
 
 class QueueBody(StrictModel):
-    """How a queue to be made treats its messages. 0 and less: as the server does."""
+    """A request to create a queue with its rules. For values of 0 and less, the server's default applies."""
 
     visibility_timeout_ms: Annotated[int, Meta(le=limits.lease_ms_max)] = 0
     max_messages: Annotated[int, Meta(le=limits.queue_messages_max)] = 0
@@ -51,7 +51,7 @@ class QueueBody(StrictModel):
 
 
 class MessageBody(StrictModel):
-    """A message. ``body``: base64, or else taken as the text it is. ``deliver_at``: ms since 1970; not before that."""
+    """A message. ``body``: base64, or plain text if it is not base64. ``deliver_at``: earliest delivery in ms since 1970."""
 
     body: str = ""
     deliver_at: int | None = None
@@ -60,28 +60,28 @@ class MessageBody(StrictModel):
 
 
 class SubscriptionBody(StrictModel):
-    """Where messages are pushed to, and what they are signed with."""
+    """A push subscription: the URL, and the secret for signatures."""
 
     url: str = ""
     secret: str = ""
 
 
 class SettleFrame(msgspec.Struct):
-    """What a WebSocket says of a message it got: ``ack`` or ``nack``."""
+    """A frame from the client that settles a message: ``ack`` or ``nack``."""
 
     type: str
     receipt_handle: str = ""
 
 
 class ErrorFrame(msgspec.Struct, omit_defaults=True, tag_field="type", tag="error"):
-    """What a WebSocket is told when its words were in vain, and about which message."""
+    """A frame to the client: its request failed. It has the error and the message's receipt handle."""
 
     error: str
     receipt_handle: str = ""
 
 
 class SubscriptionView(msgspec.Struct):
-    """A subscription. ``signed``: it has a secret, which is never shown."""
+    """A push subscription. ``signed``: it has a secret, which is never returned."""
 
     id: str
     url: str
@@ -90,51 +90,51 @@ class SubscriptionView(msgspec.Struct):
 
 
 class SubscriptionsReply(msgspec.Struct):
-    """Subscriptions of a queue, oldest first."""
+    """Push subscriptions of a queue, oldest first."""
 
     subscriptions: list[SubscriptionView]
 
 
 class Created(msgspec.Struct):
-    """It was made."""
+    """The answer to a request that created something."""
 
     status: str = "created"
     name: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class NamespaceView(msgspec.Struct):
-    """A namespace, and when it was made."""
+    """A namespace and its creation time."""
 
     name: str
     created_at: int
 
 
 class NamespacesReply(msgspec.Struct):
-    """Namespaces, by name."""
+    """Namespaces, sorted by name."""
 
     namespaces: list[NamespaceView]
 
 
 class QueueNamesReply(msgspec.Struct):
-    """Queues of a namespace, as namespace/queue, by name."""
+    """Queues of a namespace as ``namespace/queue``, sorted by name."""
 
     queues: list[str]
 
 
 class NewIdReply(msgspec.Struct):
-    """What the message, or the subscription, is called."""
+    """The id of the new message or subscription."""
 
     id: str
 
 
 class NewIdsReply(msgspec.Struct):
-    """What the messages are called, in their order."""
+    """The ids of the new messages, in the order of the request."""
 
     ids: list[str]
 
 
 class MessageView(msgspec.Struct, omit_defaults=True):
-    """A message in the hands of a consumer. ``attempt``: 1 for the first delivery."""
+    """A consumed message. ``attempt``: 1 for the first delivery."""
 
     id: str
     body: bytes
@@ -147,25 +147,25 @@ class MessageView(msgspec.Struct, omit_defaults=True):
 
 
 class MessagesReply(msgspec.Struct):
-    """Messages, in the order in which they are to be dealt with."""
+    """Messages, in the order of delivery."""
 
     messages: list[MessageView]
 
 
 class PurgedReply(msgspec.Struct):
-    """How many messages were removed."""
+    """The number of removed messages."""
 
     purged: int
 
 
 class ReplayedReply(msgspec.Struct):
-    """How many dead letters are messages again."""
+    """The number of replayed dead letters."""
 
     replayed: int
 
 
 class QueueStats(msgspec.Struct):
-    """How many messages of a queue are where. ``depth``: ready and in flight together."""
+    """The numbers of messages of a queue by state. ``depth``: ready and leased together."""
 
     namespace: str
     name: str
@@ -178,7 +178,7 @@ class QueueStats(msgspec.Struct):
 
 
 class StatsPageReply(msgspec.Struct):
-    """A page of queues, by name."""
+    """A page of queues, sorted by name."""
 
     queues: list[QueueStats]
     total: int
@@ -188,7 +188,7 @@ class StatsPageReply(msgspec.Struct):
 
 
 class SummaryReply(msgspec.Struct):
-    """All queues together. ``dlq_alerts``: those with dead letters."""
+    """The sums over all queues. ``dlq_alerts``: queues with dead letters."""
 
     total_queues: int
     namespaces: int
@@ -198,7 +198,7 @@ class SummaryReply(msgspec.Struct):
 
 
 class NodeHealthReply(msgspec.Struct):
-    """The server is fine."""
+    """The answer of the health check: the server is healthy."""
 
     status: str
     node_id: str
@@ -209,14 +209,14 @@ class NodeHealthReply(msgspec.Struct):
     data_dir: str = ""
 
 
-#: A number in a query string; see number_in for what is none.
+#: A number in a query string; see ``number_in`` for invalid values.
 Number = Annotated[str, Meta(extra_json_schema={SENT_AS: "integer", "minimum": 1})]
 
 
 class ConsumeQuery(msgspec.Struct):
-    """How many messages, how long they are the caller's, and how long to wait for the first.
+    """Query of consume: the number of messages, the visibility timeout, and the time to wait for the first message.
 
-    ``wait_ms`` is not of EpochQ, so a wrong one is refused.
+    ``wait_ms`` is not part of EpochQ, so an invalid value is refused.
     """
 
     n: Number = ""
@@ -225,13 +225,13 @@ class ConsumeQuery(msgspec.Struct):
 
 
 class DeadLettersQuery(msgspec.Struct):
-    """How many dead letters."""
+    """Query of dead letters: their number."""
 
     limit: Number = ""
 
 
 class StatsQuery(msgspec.Struct):
-    """Which page, counted from 1, and how many queues are on one."""
+    """Query of statistics: the page, counted from 1, and the number of queues on a page."""
 
     page: Number = ""
     limit: Number = ""
@@ -242,7 +242,7 @@ _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*?)`")
 
 
 class MessageBodyReader(Generic[T]):
-    """Reads bodies of one shape, in the words that clients of the original know."""
+    """Reads bodies of one type, with the error texts that clients of EpochQ expect."""
 
     def __init__(self, shape: Any) -> None:
         self.shape = shape
@@ -250,7 +250,7 @@ class MessageBodyReader(Generic[T]):
         self._item = item_shape(shape)
 
     async def read(self, req: Request) -> T:
-        """Read a body that must be there. Raises InvalidInput."""
+        """Read a required body. Raises InvalidInput."""
         body = await req.body()
         if not body.strip():
             raise InvalidInput("invalid json: EOF")
@@ -263,7 +263,7 @@ class MessageBodyReader(Generic[T]):
 
 
 def bytes_in(text: str) -> bytes:
-    """Return what a body says: what its base64 stands for, or the text itself if it is none."""
+    """Return the bytes of a body: decoded from base64, or the text itself if it is not base64."""
     try:
         return b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -271,32 +271,32 @@ def bytes_in(text: str) -> bytes:
 
 
 def error_body(error: PenstockError) -> bytes:
-    """Spell an error as the original does, at the listener of this door."""
+    """Return the body of an error as EpochQ writes it, for this door's own listener."""
     text = str(error)
     return _encode({"error": _KNOWN.get(text, text)})
 
 
 def is_strict(name: str) -> bool:
-    """Tell whether something may be made under a name on purpose."""
+    """Return whether a name is valid for a create request."""
     return _STRICT.match(name) is not None
 
 
 def check_strict(kind: str, name: str) -> str:
-    """Return a name as it is, if something may be made under it on purpose. Raises InvalidInput."""
+    """Return a name unchanged if it is valid for a create request. Raises InvalidInput."""
     if not is_strict(name):
         raise InvalidInput(f'{kind}: invalid name: "{name[:64]}"')
     return name
 
 
 def check_names(*names: str) -> None:
-    """Raise InvalidInput unless all may be names of namespaces and queues."""
+    """Raise InvalidInput unless all are valid names of namespaces and queues."""
     for name in names:
         if name in (".", "..") or _LOOSE.match(name) is None or len(name) > limits.namespace_chars_max:
             raise InvalidInput("invalid namespace or queue name")
 
 
 def number_in(text: str, default: int, least: int, most: int) -> int:
-    """Read a number of a query string as EpochQ does: none, or a small one, is the default; a large one is cut down."""
+    """Parse a number of a query string as EpochQ does: missing, invalid or small gives ``default``; large gives ``most``."""
     try:
         value = int(text) if text.isascii() and len(text) < 20 else default
     except ValueError:

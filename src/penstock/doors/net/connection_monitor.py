@@ -1,8 +1,8 @@
-"""Closes connections of the HTTP listeners that are of no use: silent ones, idle ones, and the surplus when there are too many.
+"""Closes useless connections of the HTTP listeners: silent ones, idle ones, and surplus ones when there are too many.
 
-All connections are looked at every ``limits.connection_scan_ms``. A connection is in use while a request of it is under way;
-the rest is decided by the bytes that the operating system has counted. Connections in use are ended only if the body of a
-request does not arrive, or if one holder has so many that others could not connect.
+All connections are checked every ``limits.connection_scan_ms``. A connection is in use while a request of it is in progress;
+the other decisions use the byte counters of the operating system. Connections in use are closed only if the body of a
+request does not arrive, or if one holder has so many that other clients could not connect.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ log = structlog.get_logger("penstock.connections")
 
 
 class Reason(StrEnum):
-    """Why a connection was cut off, as metrics name it."""
+    """Why a connection was closed, as metrics name it."""
 
     SILENT = "silent"  #: it did not begin a request in time
-    IDLE = "idle"  #: no request was under way, and no byte was sent or received for long
+    IDLE = "idle"  #: no request was in progress, and no byte was sent or received for a long time
     BODY = "body"  #: the body of a request did not arrive
-    CROWDED = "crowded"  #: there were too many, and it had no request under way
-    SHARE = "share"  #: there were too many, and its holder had the most requests under way
-    UNREAD = "unread"  #: the client did not take its answers
+    CROWDED = "crowded"  #: there were too many, and it had no request in progress
+    SHARE = "share"  #: there were too many, and its holder had the most requests in progress
+    UNREAD = "unread"  #: the client did not read its answers
     MESSAGE_TOO_LARGE = "message_too_large"  #: a WebSocket message was too large before it was complete
 
 
 class Application(Protocol):
-    """Where requests are answered."""
+    """An application that answers requests."""
 
     def in_use(self) -> dict[str, str]:
-        """Return the connections with a request under way, by their ends, and the holder of each."""
+        """Return the connections with a request in progress, by their ends, each with its holder."""
 
     def receiving(self) -> set[str]:
         """Return the ends of connections over which the body of a request is expected."""
@@ -60,7 +60,7 @@ class Application(Protocol):
 def connections_max() -> int:
     """Return how many connections the HTTP listeners may have together, and raise the limit of descriptors if possible.
 
-    Half of the descriptors that are not reserved: the others are for TCP, the Redis protocol and outgoing connections.
+    It is half of the descriptors that are not reserved. The others are for TCP, the Redis protocol and outgoing connections.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = limits.descriptors_wanted if hard == resource.RLIM_INFINITY else min(hard, limits.descriptors_wanted)
@@ -88,22 +88,22 @@ class ConnectionMonitor:
         self._task: asyncio.Task[None] | None = None
 
     def watch(self, port: int) -> None:
-        """Watch the connections that come in through a port."""
+        """Watch the connections that are accepted on a port."""
         self.table.ports.add(port)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="penstock-connections")
 
     def add(self, application: Application) -> None:
-        """Ask an application, too, which connections are in use."""
+        """Add an application that is asked which connections are in use."""
         self._applications.append(application)
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         if self._task is not None:
             self._task.cancel()
 
     def describe(self) -> list[Metric]:
-        """Tell the registry nothing in advance."""
+        """Return no descriptions: the registry gets the metrics from ``collect`` only."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -131,7 +131,7 @@ class ConnectionMonitor:
             await pause(self._clock, limits.connection_scan_ms)
 
     async def _check(self) -> None:
-        """Close what breaks a rule."""
+        """Close the connections that break a rule."""
         used: dict[str, str] = {}
         receiving: set[str] = set()
         for each in self._applications:
@@ -163,14 +163,14 @@ class ConnectionMonitor:
 
     @staticmethod
     def _body_fault(connection: Connection, now: int) -> Reason | None:
-        """Find bodies that do not arrive. Large ones have a deadline of their own, with an answer, which comes before."""
+        """Find bodies that do not arrive. Large bodies have their own deadline, which is earlier and sends an answer."""
         late = now - connection.moved_at >= limits.body_idle_ms_max + 2 * limits.connection_scan_ms
         return Reason.BODY if late else None
 
     def _make_room(self, unused: list[Connection], surplus: int, now: int) -> int:
-        """End connections without a request: those of the address with the most of them first, the quietest first.
+        """Close connections without a request: first those of the address that has the most of them, the quietest first.
 
-        Returns how many were ended.
+        Return how many were closed.
         """
         quiet = [each for each in unused if not each.closing and now - each.moved_at >= limits.crowded_quiet_ms]
         of_address = Counter(each.host for each in quiet)
@@ -182,9 +182,9 @@ class ConnectionMonitor:
         return min(surplus, len(quiet))
 
     def _take_back(self, used: dict[str, str], surplus: int) -> None:
-        """End connections with a request under way: of the holder with the most of them, the quietest first.
+        """Close connections with a request in progress: of the holder with the most of them, the quietest first.
 
-        Otherwise one holder could keep all others out with requests that wait. A holder that has few loses none.
+        Otherwise one holder could block all others with requests that wait. A holder that has few loses none.
         """
         of_holder: dict[str, list[Connection]] = {}
         for connection in self.table:
@@ -204,7 +204,7 @@ class ConnectionMonitor:
             log.warning("too many connections in use", connections=len(self.table), ended=ended, most=self.most)
 
     def _end(self, connection: Connection, reason: Reason) -> None:
-        """Have the HTTP server close a connection; one that is still there at the next look is reset."""
+        """Have the HTTP server close a connection. A connection that still exists at the next check is reset."""
         if connection.closing:
             connection.abort()
             return

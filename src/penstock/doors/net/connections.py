@@ -1,8 +1,8 @@
 """The TCP connections of the HTTP listeners, as the operating system sees them.
 
-The HTTP server underneath (Granian) accepts connections and offers no way to list, limit or close them. The operating system
-knows them: their descriptors are listed in /proc/self/fd, TCP_INFO counts their bytes, and a copy of a descriptor can end a
-connection. On a system without these the table stays empty, and no connection is ever cut.
+The HTTP server (Granian) accepts connections and offers no way to list, limit or close them. The operating system provides
+this: their descriptors are listed in /proc/self/fd, TCP_INFO counts their bytes, and a copy of a descriptor can end a
+connection. On a system without these the table stays empty, and no connection is ever closed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
 
 _OPEN: Final = Path("/proc/self/fd")
-#: Where TCP_INFO has the bytes that the other side has acknowledged, and behind them the bytes received from it.
+#: Offset in TCP_INFO of the bytes that the peer has acknowledged. The bytes received from it follow.
 _BYTES_AT: Final = 120
 _BYTES: Final = struct.Struct("=QQ")
-#: Descriptors that are looked at before other tasks run.
+#: Descriptors that are checked before other tasks run.
 _SLICE: Final = 256
-#: A scan of all descriptors is followed by a pause that is so many times as long.
+#: A scan of all descriptors is followed by a pause that is this many times as long.
 _PAUSE_FACTOR: Final = 20
 _UNSPECIFIED: Final = struct.pack("=H14x", socket.AF_UNSPEC)
 
@@ -46,16 +46,16 @@ class Connection:
         self.number = number  #: its descriptor
         self.inode = inode  #: differs from that of a later socket with the same descriptor
         self.family = link.family
-        self.ends = raw_sockets.ends_at(link)  #: as ``raw_sockets.ends_of`` spells them
-        self.host = self.ends.rpartition(":")[0]  #: the address of the client, without its port
+        self.ends = raw_sockets.ends_at(link)  #: in the format of ``raw_sockets.ends_of``
+        self.host = self.ends.rpartition(":")[0]  #: the address of the client, without the port
         self.since = now  #: when it was first seen
         self.moved_at = now  #: when bytes were last seen to be received or acknowledged
         self.received = 0  #: bytes received from the client
         self.acked = 0  #: bytes that the client has acknowledged
-        self.closing = False  #: whether the end of its input has been simulated, so that the HTTP server closes it
+        self.closing = False  #: whether the end of its input was simulated, so that the HTTP server closes it
 
     def look(self, now: int) -> bool:
-        """Read how many bytes were received and acknowledged; False if the connection is gone."""
+        """Read how many bytes were received and acknowledged. Return False if the connection is closed."""
         try:
             if os.fstat(self.number).st_ino != self.inode:
                 return False
@@ -74,7 +74,7 @@ class Connection:
         return True
 
     def end_input(self) -> None:
-        """Have the HTTP server see the end of the client's input, so that it closes the connection properly."""
+        """Simulate the end of the client's input, so that the HTTP server closes the connection properly."""
         self.closing = True
         link = self._copy()
         if link is not None:
@@ -82,14 +82,17 @@ class Connection:
                 link.shutdown(socket.SHUT_RD)
 
     def shrink_input(self, size: int) -> None:
-        """Have the system take at most about so many bytes that are not read yet: it slows down a client that floods."""
+        """Limit the unread bytes that the system accepts to about this many. It slows down a client that sends too much."""
         link = self._copy()
         if link is not None:
             with link, contextlib.suppress(OSError):
                 link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
 
     def abort(self, words: bytes = b"") -> bool:
-        """Reset the connection, and free what the system holds of it; False if it is gone. ``words`` are sent before."""
+        """Reset the connection, and free its memory in the system. ``words`` are sent before.
+
+        Return False if it is closed already.
+        """
         link = self._copy()
         if link is None:
             return False
@@ -104,7 +107,7 @@ class Connection:
         return True
 
     def _copy(self) -> socket.socket | None:
-        """Return a copy of its socket; None if the connection is gone."""
+        """Return a copy of its socket; None if the connection is closed."""
         link = raw_sockets.copy(self.number)
         if link is not None and os.fstat(link.fileno()).st_ino != self.inode:
             link.close()
@@ -112,19 +115,19 @@ class Connection:
         return link
 
 
-#: Connecting to no address is how TCP is told to abort: both queues are emptied, and the client gets a reset. ``shutdown``
-#: would leave what has arrived to be read, and what is to be sent in the memory of the system.
+#: Connecting to no address makes TCP abort: both queues are emptied, and the client gets a reset. ``shutdown``
+#: would leave received bytes readable, and unsent bytes in the memory of the system.
 _connect: Final = ctypes.CDLL(None).connect
 _connect.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 
 
 class ConnectionTable:
-    """The connections that were accepted on some ports, found by looking through all descriptors of this process."""
+    """The connections that were accepted on some ports, found by a scan of all descriptors of this process."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.ports: set[int] = set()  #: of the HTTP listeners
-        self._known: dict[int, Connection | int] = {}  #: by descriptor; of other sockets only the inode
+        self._known: dict[int, Connection | int] = {}  #: by descriptor; for other sockets only the inode
         self._by_ends: dict[str, Connection] = {}
         self._scanned_until = 0
         self._pause_ms = 0
@@ -141,8 +144,8 @@ class ConnectionTable:
         return self._by_ends.get(ends)
 
     async def get(self, ends: str) -> Connection | None:
-        """Return a connection by its ends; descriptors are looked through again if it is not known yet."""
-        for _ in range(2):  # a scan that is under way may have passed its descriptor already
+        """Return a connection by its ends. Scan the descriptors again if it is not known yet."""
+        for _ in range(2):  # a scan in progress may have passed its descriptor already
             found = self._by_ends.get(ends)
             if found is not None and found.look(self.clock.steady_ms()):
                 return found
@@ -150,7 +153,7 @@ class ConnectionTable:
         return self._by_ends.get(ends)
 
     async def scan(self) -> None:
-        """Look through all descriptors: once for all callers, and with pauses in proportion to how long that takes."""
+        """Scan all descriptors: once for all callers, and with pauses in proportion to the duration of a scan."""
         if self._scanning is None:
             self._scanning = asyncio.ensure_future(self._scan())
         await asyncio.shield(self._scanning)
@@ -179,7 +182,7 @@ class ConnectionTable:
             self._scanning = None
 
     def _entry(self, number: int, now: int) -> Connection | int | None:
-        """Return what is known of a descriptor: the connection, the inode of another socket, or None if it is no socket."""
+        """Return the entry of a descriptor: the connection, the inode of another socket, or None if it is not a socket."""
         try:
             status = os.fstat(number)
         except OSError:
@@ -214,5 +217,5 @@ class ConnectionTable:
 def _descriptors() -> list[int]:
     try:
         return sorted(int(each.name) for each in _OPEN.iterdir())[: limits.descriptors_scanned_max]
-    except OSError:  # a system without it
+    except OSError:  # not supported by this system
         return []

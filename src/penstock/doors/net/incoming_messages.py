@@ -1,8 +1,8 @@
-"""WebSocket messages that are not complete yet: how much of them has been read, and an end to those that are too large.
+"""Incomplete WebSocket messages: how many bytes of them have been read. Those that are too large are ended.
 
-The HTTP server underneath collects the fragments of a message, up to 64 MB, before it hands the message over; that limit cannot
-be set. What it has read is known to the operating system: the bytes that were received, without those that wait to be read. So
-all WebSockets are looked at again and again, at an interval that grows with their number.
+The HTTP server collects the fragments of a message, up to 64 MB, before it passes the message on; that limit cannot
+be set. The operating system shows how much it has read: the bytes that were received, without those still unread. So
+all WebSockets are checked regularly, at an interval that grows with their number.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _COUNT: Final = struct.Struct("=i")
 
 
 class Arrival:
-    """What is arriving over one WebSocket."""
+    """The message that arrives over one WebSocket."""
 
     __slots__ = ("_bytes_before", "_since", "bytes", "complete", "connection", "limit", "too_large")
 
     def __init__(self, connection: Connection, limit: Callable[[], int], too_large: Callable[[Connection], None]) -> None:
         self.connection = connection
-        self.limit = limit  #: bytes that a message may have, at the moment
+        self.limit = limit  #: the current limit for the bytes of a message
         self.too_large = too_large
-        self.complete = True  #: whether a message was handed over since the last look
-        self.bytes = 0  #: read since then, as of the last look
+        self.complete = True  #: whether a message was passed on since the last check
+        self.bytes = 0  #: read since then, as of the last check
         self._bytes_before = 0
         self._since = 0
 
     def look(self, now: int) -> bool:
-        """Find out how much has been read; False if the connection is gone."""
+        """Update how many bytes have been read. Return False if the connection is closed."""
         connection = self.connection
         if not connection.look(now):
             return False
@@ -57,13 +57,13 @@ class Arrival:
         return True
 
     def is_too_large(self, now: int) -> bool:
-        """Tell whether more was read than any message has that would be taken."""
+        """Return whether more was read than any accepted message has."""
         slack = limits.message_slack_bytes + limits.message_slack_bytes_s * (now - self._since) // 1_000
         return self.bytes > self.limit() + slack
 
 
 class ArrivingMessages:
-    """Looks at all WebSockets. ``counted`` is called for each that is cut off."""
+    """Checks all WebSockets. ``counted`` is called for each one that is closed."""
 
     def __init__(self, clock: Clock, table: ConnectionTable, counted: Callable[[], None]) -> None:
         self._clock = clock
@@ -73,9 +73,9 @@ class ArrivingMessages:
         self._task: asyncio.Task[None] | None = None
 
     async def enter(self, ends: str, limit: Callable[[], int], too_large: Callable[[Connection], None]) -> Arrival | None:
-        """Watch a WebSocket, before anything is read from it; None if the system does not show its connection.
+        """Watch a WebSocket, before anything is read from it. Return None if the system does not show its connection.
 
-        ``limit`` returns how many bytes a message may have, ``too_large`` is called once if one has more.
+        ``limit`` returns how many bytes a message may have. ``too_large`` is called once if a message has more.
         """
         connection = await self._table.get(ends)
         if connection is None:
@@ -89,7 +89,7 @@ class ArrivingMessages:
         return arrival
 
     def leave(self, arrival: Arrival) -> None:
-        """Watch a WebSocket no more; fine if it is not watched."""
+        """Stop watching a WebSocket. Does nothing if it is not watched."""
         self._open.discard(arrival)
 
     async def _watch(self) -> None:
@@ -114,7 +114,7 @@ class ArrivingMessages:
 
 
 class UnauthenticatedSockets:
-    """WebSockets that have not shown a token yet: few at a time, and fewer from one address. The next ones wait."""
+    """WebSockets that have not shown a token yet: a few at a time, and fewer from one address. Further ones wait."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -141,7 +141,7 @@ class UnauthenticatedSockets:
         self._by_address[address] = self._by_address.get(address, 0) + 1
 
     def leave(self, address: str) -> None:
-        """Make room: one has shown its token, or is gone."""
+        """Make room: a WebSocket has shown its token, or is closed."""
         address = network_of(address)
         self._total -= 1
         self._by_address[address] -= 1

@@ -1,8 +1,8 @@
-"""What listeners of our own share: they count their connections, and the memory that what arrives on them takes.
+"""What Penstock's own listeners share: they count their connections, and the memory for what arrives on them.
 
-Connections whose clients still have to show a token are counted apart (``UnauthenticatedConnections``), so that they take no
-place of others. Clients show their tokens at once after connecting; so when there are too many, the oldest makes room for
-the newest.
+Connections whose clients still have to show a token are counted separately (``UnauthenticatedConnections``), so that they
+take no room from others. Clients show their tokens at once after connecting. So when there are too many such connections,
+the oldest is closed for the newest.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class Stoppable(Protocol):
-    """A connection, as far as its listener is concerned."""
+    """A connection, as its listener uses it."""
 
     def stop(self) -> None:
-        """Answer what is under way, then close."""
+        """Answer the commands in progress, then close."""
 
     def refuse(self, error: PenstockError) -> None:
-        """Say why, and close."""
+        """Send the reason, and close."""
 
 
 C = TypeVar("C", bound=Stoppable)
@@ -40,13 +40,16 @@ class UnauthenticatedConnections(Generic[C]):
     def __init__(self, most: int) -> None:
         self._most = most
         self._all: dict[C, str] = {}  #: with their networks, the oldest first
-        self._of: dict[str, dict[C, None]] = {}  #: by network, likewise
+        self._of: dict[str, dict[C, None]] = {}  #: by network, the oldest first
 
     def __len__(self) -> int:
         return len(self._all)
 
     def add(self, connection: C, address: str) -> None:
-        """Count one in, after the oldest one has made room if there is none: of the same network, if that has its share."""
+        """Add a connection.
+
+        If there is no room, close the oldest one before: of the same network, if that has used its share.
+        """
         network = network_of(address)
         same = self._of.get(network, {})
         if not has_room(self._most, len(self._all), len(same)):
@@ -57,7 +60,7 @@ class UnauthenticatedConnections(Generic[C]):
         self._of.setdefault(network, {})[connection] = None
 
     def discard(self, connection: C) -> None:
-        """Count one out; fine if it is not counted."""
+        """Remove a connection. Does nothing if it is not counted."""
         network = self._all.pop(connection, None)
         if network is not None:
             same = self._of[network]
@@ -67,35 +70,39 @@ class UnauthenticatedConnections(Generic[C]):
 
 
 def client_name(identity: Identity | None, address: str) -> str:
-    """Name a client whose unread replies are counted: the identity, or the network of its address if it has no subject."""
+    """Return the name of a client for counting its unread replies: its subject, or else the network of its address."""
     return f"identity {identity.subject}" if identity is not None and identity.subject else network_of(address)
 
 
 class ConnectionListener(Generic[C]):
-    """Accepts connections. ``start`` it, and ``stop`` it before the engine is closed. Who builds on it makes them."""
+    """Base of listeners that accept connections. Call ``start``, and ``stop`` before the engine is closed.
+
+    Subclasses create the connections.
+    """
 
     def __init__(self, name: str, connections_max: int, shares: Shares | None = None) -> None:
         self.connections: set[C] = set()
         self.strangers: UnauthenticatedConnections[C] = UnauthenticatedConnections(limits.listener_strangers_max)
         self._pool = Pool(f"{name} connections", connections_max, shares)
         self._places: dict[C, PoolPlace] = {}
-        self.bytes = 0  #: that arrive or are being worked on, beyond what every connection may keep
-        self._shares: dict[str, int] = {}  #: of these bytes, by address
+        self.bytes = 0  #: bytes that arrive or are being processed, beyond what every connection may keep
+        self._shares: dict[str, int] = {}  #: shares of these bytes, by address
         self._servers: list[asyncio.Server] = []
         self._all_closed = asyncio.Event()
         self._all_closed.set()
 
     def connection(self) -> asyncio.Protocol:
-        """Return what serves the next client."""
+        """Return the protocol object that serves the next client."""
         raise NotImplementedError
 
     async def start(self, host: str, port: int, *, backlog: int = 1_024, tls: ssl.SSLContext | None = None) -> None:
-        """Begin to accept, with ``tls`` if it is given; at one more address if it accepts already.
+        """Begin to accept connections, with ``tls`` if it is given. Call it again for one more address.
 
         Raises OSError if another program listens there.
         """
         loop = asyncio.get_running_loop()
-        # A handshake that is not finished is no connection yet, so it is not counted; it has as long as a token has.
+        # An unfinished handshake is not a connection yet, so it is not counted. Its time limit is the one for showing a
+        # token.
         wait_s = limits.auth_wait_ms_max / 1000 if tls is not None else None
         server = await loop.create_server(
             self.connection, host, port, backlog=backlog, ssl=tls, ssl_handshake_timeout=wait_s
@@ -104,12 +111,12 @@ class ConnectionListener(Generic[C]):
 
     @property
     def port(self) -> int:
-        """Return where it listens; the first of several."""
+        """The port on which it listens; the first of several."""
         port: int = self._servers[0].sockets[0].getsockname()[1]
         return port
 
     async def stop(self) -> None:
-        """Accept nothing more, answer what is under way, and let everybody go."""
+        """Accept no more connections, answer the commands in progress, and close all connections."""
         for server in self._servers:
             server.close()
         for connection in list(self.connections):
@@ -117,13 +124,13 @@ class ConnectionListener(Generic[C]):
         await self._all_closed.wait()
 
     def meet(self, connection: C, address: str) -> None:
-        """Count a connection in whose client has to show a token."""
+        """Count a connection whose client must show a token."""
         self.connections.add(connection)
         self._all_closed.clear()
         self.strangers.add(connection, address)
 
     def enter(self, connection: C, namespace: str) -> None:
-        """Count a connection for a namespace, and for no other any more. Raises TooMany, or NamespaceLimit."""
+        """Count a connection for a namespace, and no longer for another one. Raises TooMany, or NamespaceLimit."""
         place = self._places.get(connection) or PoolPlace(self._pool)
         place.take(namespace)
         self._places[connection] = place
@@ -132,7 +139,7 @@ class ConnectionListener(Generic[C]):
         self._all_closed.clear()
 
     def leave(self, connection: C) -> None:
-        """Count a connection out."""
+        """Remove a connection from the counts."""
         self.connections.discard(connection)
         self.strangers.discard(connection)
         place = self._places.pop(connection, None)
@@ -142,7 +149,10 @@ class ConnectionListener(Generic[C]):
             self._all_closed.set()
 
     def hold(self, size: int, sender: str) -> None:
-        """Make room for what arrives, or give it back. Raises TooMany if there is none, or the sender's share is used up."""
+        """Reserve memory for what arrives, or give it back.
+
+        Raises TooMany if there is none, or the sender has used its share.
+        """
         if not size:
             return
         share = self._shares.get(sender, 0) + size

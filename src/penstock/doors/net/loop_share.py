@@ -1,7 +1,7 @@
 """The share of the event loop that the commands of all connections of a listener get together.
 
-Slices of a few milliseconds for each connection would not be enough: with a hundred busy connections, others would wait for a
-hundred slices.
+A slice of a few milliseconds for each connection would not be enough: with a hundred busy connections, other tasks would
+wait for a hundred slices.
 """
 
 from __future__ import annotations
@@ -16,28 +16,32 @@ from penstock.core.clock import settle
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
 
-#: So many of those who wait go on in one round of the loop; each begins at least one command.
+#: This many waiting commands continue in one round of the loop; each begins at least one command.
 _WOKEN_MAX: Final = 16
 
 
 class LoopShare:
-    """In one round of the event loop, commands begin within ``limits.loop_share_ms``. The others wait in line for later rounds.
+    """In one round of the event loop, commands begin within ``limits.loop_share_ms``. The others wait for later rounds.
 
-    No round is left out: the first who wait go on in the next one, those of the line in the one after it.
+    They wait in line, and no round is skipped: the first ones continue in the next round, those behind them in the round
+    after it.
     """
 
     def __init__(self, clock: Clock) -> None:
-        #: Both are attributes, not methods: who has a turn looks at them before each command.
+        #: Both are attributes, not methods: a caller with a turn reads them before each command.
         self.elapsed_s = clock.stopwatch
-        self.ends_at = 0.0  #: when who has a turn should ask for another one before its next command, by ``elapsed_s``
+        self.ends_at = 0.0  #: when a caller with a turn should ask for another one before its next command, by ``elapsed_s``
         self._round: asyncio.Handle | None = None
         self._line: deque[asyncio.Future[None]] = deque()
-        self._next = 0  #: how many go on in the next round
+        self._next = 0  #: how many continue in the next round
         self._waiting = 0  #: in the line, or due in the next round
 
     def has_turn(self) -> bool:
-        """Tell whether a command may begin at once; otherwise wait for a ``turn``. Nobody overtakes those who wait."""
-        if self._round is None:  # nothing else was done in this round
+        """Return whether a command may begin at once; otherwise wait for a ``turn``.
+
+        No command overtakes those that wait.
+        """
+        if self._round is None:  # no other command was run in this round
             self._begin()
             return True
         return not self._waiting and self.elapsed_s() < self.ends_at
@@ -63,7 +67,7 @@ class LoopShare:
         self._round = asyncio.get_running_loop().call_soon(self._begin_next)
 
     def _begin_next(self) -> None:
-        """Begin a new round of the loop: this is called before those who wait for it go on."""
+        """Begin a new round of the loop. This is called before the commands that wait for it continue."""
         self._round = None
         self._next = 0
         if not self._waiting:

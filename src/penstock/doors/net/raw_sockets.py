@@ -1,8 +1,8 @@
-"""The sockets of this process, for what the HTTP server underneath has no words for.
+"""The sockets of this process, for functions that the HTTP server does not offer.
 
-Granian's interface can neither say why a WebSocket is closed (its close frames are empty), nor give a refused handshake a body,
-nor have the system watch over its connections. All of that can be said to the socket itself, which is found by its addresses:
-those of both ends, because one client may use the same port of its own for connections to several listeners.
+Granian's interface cannot give the reason why a WebSocket is closed (its close frames are empty), cannot give a refused
+handshake a body, and cannot turn on keep-alive for its connections. All of that is possible on the socket itself. It is
+found by the addresses of both ends, because one client may use the same local port for connections to several listeners.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from penstock.doors.net.unread_answers import UnreadAnswers
 
 _OPEN: Final = Path("/proc/self/fd")
-#: All sockets are looked through at most this often.
+#: All sockets are scanned at most this often.
 LOOK_EVERY_MS: Final = 1_000
-#: Where the system says, among what it knows of a TCP connection, how many bytes the other side has acknowledged.
+#: Offset in TCP_INFO of the number of bytes that the peer has acknowledged.
 _BYTES_ACKED_AT: Final = 120
 _BYTES_ACKED: Final = struct.Struct("=Q")
 
 
 def keep_alive(link: socket.socket) -> None:
-    """Have the system find out about clients that are gone without a word, so that what they hold goes back.
+    """Have the system detect clients that disappeared without closing, so that what they hold is released.
 
-    Who is silent is asked whether it is still there, who does not acknowledge what it is sent is gone: both after
-    ``limits.gone_s`` at the latest. Of an answer that a client does not read, the system takes no more than
-    ``limits.socket_unsent_bytes``. What a listening socket is told holds for all connections that come in through it.
+    The system probes a silent client, and drops a client that does not acknowledge what it is sent: both after
+    ``limits.gone_s`` at the latest. The system takes no more than ``limits.socket_unsent_bytes`` of an answer that a client
+    does not read. Options of a listening socket apply to all connections that it accepts.
     """
     link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.keepalive_s)
@@ -52,7 +52,7 @@ def keep_alive(link: socket.socket) -> None:
 
 
 def keep_listener_alive(port: int) -> int:
-    """Have the system watch over all connections that will come in through a port; return how many sockets listen there."""
+    """Turn on ``keep_alive`` for all connections accepted on a port from now on. Return how many sockets listen there."""
     found = 0
     for _, link in _links():
         with link:
@@ -63,38 +63,42 @@ def keep_listener_alive(port: int) -> int:
 
 
 def ends_of(scope: Scope) -> str:
-    """Name the connection of a request by both ends: the address of the client, and the port that it connected to."""
+    """Return the name of a request's connection, from both ends: the client's address, and the port that it connected to."""
     return f"{scope.client} {scope.server.rpartition(':')[2]}"
 
 
 class RawSockets:
-    """Finds the socket of a client, and sends last words to it. ``tls``: not there, where plain bytes would be garbage."""
+    """Finds the socket of a client, and sends final bytes to it.
+
+    ``tls``: never, because plain bytes would be invalid there.
+    """
 
     def __init__(self, clock: Clock, *, tls: bool = False) -> None:
         self._clock = clock
         self._tls = tls
-        #: Of open sockets, by both ends: as of the last look, so to be checked. There are several with the same ends only if a
-        #: client uses one port for connections to several addresses of this machine, and the listener has all of them.
+        #: Descriptors of open sockets, by both ends, as of the last scan; so each must be checked. Several have the same
+        #: ends only if a client uses one port for connections to several addresses of this machine, and the listener has all
+        #: of them.
         self._numbers: dict[str, list[int]] = {}
         self._looked_at: int | None = None
         self._looking: asyncio.Future[None] | None = None
-        self.arriving: ArrivingMessages | None = None  #: bounds WebSocket messages that are not complete
-        self.answers: UnreadAnswers | None = None  #: bounds large replies over WebSockets that were not read
+        self.arriving: ArrivingMessages | None = None  #: bounds incomplete WebSocket messages
+        self.answers: UnreadAnswers | None = None  #: bounds large unread replies over WebSockets
 
     def reach(self, scope: Scope) -> bool:
-        """Tell whether a request came in over a connection of its own, unencrypted: only there can something be added."""
+        """Return whether a request uses its own unencrypted connection: only there bytes can be added."""
         return not self._tls and scope.http_version.startswith("1") and scope.scheme not in ("https", "wss")
 
     async def say(self, ends: str, words: bytes, *, over: bool = False) -> bool:
-        """Send bytes right behind what was sent before; False if the client is gone or has no room for them.
+        """Send bytes right after what was sent before. Return False if the client has disconnected or has no room for them.
 
-        ``ends`` are spelled as ``ends_of`` does. ``over``: nothing can be sent after that. Only for a connection on which
-        nothing else sends at the moment, and which is closed afterwards.
+        ``ends`` have the format of ``ends_of``. ``over``: nothing can be sent after that. Only for a connection on which
+        nothing else is sent at the moment, and which is closed afterwards.
         """
         link = await self._get(ends)
         if link is None:
             return False
-        with link:  # a copy: it must not outlive this, or the connection would not end
+        with link:  # a copy, which must be closed here; otherwise the connection would not end
             try:
                 whole = link.send(words, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) == len(words)
                 if over:
@@ -104,14 +108,14 @@ class RawSockets:
             return whole
 
     async def stop_reading(self, ends: str) -> None:
-        """Read nothing more from a client: to what waits for the rest of a request, the connection looks lost."""
+        """Read nothing more from a client. A reader that waits for the rest of a request sees a lost connection."""
         link = await self._get(ends)
         if link is not None:
             with link, contextlib.suppress(OSError):
                 link.shutdown(socket.SHUT_RD)
 
     async def taken(self, ends: str) -> int | None:
-        """Return how many bytes of its connection a client has taken so far; None if the system does not tell."""
+        """Return how many bytes a client has acknowledged on its connection so far; None if the system does not show it."""
         links = self._find(ends)
         if not links:
             await self._look_soon()
@@ -120,7 +124,7 @@ class RawSockets:
         return min(found, default=None)
 
     async def _get(self, ends: str) -> socket.socket | None:
-        """Return a copy of the socket of a client; None if it is gone, or cannot be told from another one."""
+        """Return a copy of the socket of a client; None if it is closed, or cannot be distinguished from another one."""
         links = self._find(ends)
         if not links:
             await self._look_soon()
@@ -145,7 +149,7 @@ class RawSockets:
         return found
 
     async def _look_soon(self) -> None:
-        """Look through all sockets, once for all that want to, and not again and again."""
+        """Scan all sockets, once for all callers, and at most every ``LOOK_EVERY_MS``."""
         if self._looking is None:
             self._looking = asyncio.ensure_future(self._look())
         await asyncio.shield(self._looking)
@@ -164,7 +168,7 @@ class RawSockets:
 
 
 def _taken(link: socket.socket) -> int | None:
-    """Return how many bytes the other side has acknowledged, and close the copy."""
+    """Return how many bytes the peer has acknowledged, and close the copy."""
     with link:
         try:
             info = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED.size + _BYTES_ACKED_AT)
@@ -175,10 +179,10 @@ def _taken(link: socket.socket) -> int | None:
 
 
 def _links() -> Iterator[tuple[int, socket.socket]]:
-    """Go through the TCP sockets of this process: their numbers, and copies of them that the caller closes."""
+    """Yield the TCP sockets of this process: their descriptors, and copies of them that the caller closes."""
     try:
         numbers = sorted(int(each.name) for each in _OPEN.iterdir())
-    except OSError:  # a system without it
+    except OSError:  # not supported by this system
         return
     for number in numbers[: limits.links_looked_at_max]:
         link = copy(number)
@@ -191,9 +195,9 @@ def _links() -> Iterator[tuple[int, socket.socket]]:
 
 
 def copy(number: int) -> socket.socket | None:
-    """Return a copy of a socket, which stays the same whatever happens to the original; None if it is none.
+    """Return a copy of a socket, which stays the same whatever happens to the original; None if it is not a socket.
 
-    A file is left alone: closing a copy of it would take away the locks that this process has on it, SQLite's among them.
+    A file is not copied: closing a copy of it would release the locks that this process has on it, SQLite's among them.
     """
     try:
         if not stat.S_ISSOCK(os.fstat(number).st_mode):
@@ -203,12 +207,12 @@ def copy(number: int) -> socket.socket | None:
         return None
     try:
         return socket.socket(fileno=copy)
-    except OSError:  # a moment ago it was one; for the same reason, the copy of what it is now is never closed
+    except OSError:  # it was a socket a moment ago; for the same reason, the copy of what it is now is never closed
         return None
 
 
 def ends_at(link: socket.socket) -> str:
-    """Spell both ends as ``ends_of`` does; empty if there is no other end."""
+    """Return both ends in the format of ``ends_of``; empty if there is no peer."""
     try:
         peer, port = link.getpeername(), link.getsockname()[1]
     except OSError:

@@ -1,4 +1,4 @@
-"""What waits to be sent to one reader: bounded, sent in order by a task that exists only while there is something to send."""
+"""The messages that wait to be sent to one reader: bounded, sent in order by a task that exists only while there are any."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ M = TypeVar("M", str, bytes)
 
 
 class SendQueue(Generic[M]):
-    """``send`` sends messages, oldest first; ``broken`` hears, once, that the reader is gone or takes nothing any more.
+    """``send`` sends messages, oldest first. ``broken`` is called once when the reader has disconnected or no longer reads.
 
-    A ``send`` that takes messages one by one says with ``moved`` that it goes on. ``turn`` returns what each ``send`` has to
-    wait for (None: nothing), see ``BackgroundTurns``; one that waited is given ``most`` messages. A message that must be sent
-    waits for no turn, and nor does what is before it.
+    A ``send`` that sends messages one by one reports progress with ``moved``, and may take them from their list. ``turn``
+    returns what each ``send`` must wait for (None: nothing), see ``BackgroundTurns``. A ``send`` that waited gets ``most``
+    messages. A message that must be sent does not wait for a turn, and nor do the messages before it.
     """
 
     def __init__(
@@ -36,22 +36,22 @@ class SendQueue(Generic[M]):
         self._clock = clock
         self._turn = turn
         self._most = most
-        self._place: asyncio.Future[None] | None = None  #: what is waited for
-        self._hurries = False  #: what waits must be sent without a turn
+        self._place: asyncio.Future[None] | None = None  #: the turn that is waited for
+        self._hurries = False  #: waiting messages must be sent without a turn
         self._send: Callable[[list[M]], Awaitable[None]] = send
         self._broken = broken
         self._waiting: deque[M] = deque()
         self._bytes = 0
         self._task: asyncio.Task[None] | None = None
         self._closed = False
-        self.broken_off = False  #: whether it was closed in the middle of sending something
-        self._moves = False  #: whether something was taken since it was last looked
-        self._since_ms: int | None = None  #: while something is being sent: since when, or when something was taken last
-        self._stuck: Alarm | None = None  #: looks whether the reader takes something; it is not cancelled for each ``send``
+        self.broken_off = False  #: whether it was closed in the middle of sending a message
+        self._moves = False  #: whether the reader took something since the last check
+        self._since_ms: int | None = None  #: while sending: when it began, or when the reader last took something
+        self._stuck: Alarm | None = None  #: checks whether the reader takes something; it is not cancelled for each ``send``
         self._sent = asyncio.Event()  #: set whenever something was sent
 
     def put(self, message: M, *, must: bool = False) -> bool:
-        """Have a message sent; False if there is no room for it. What ``must`` be sent is bounded by whoever puts it."""
+        """Queue a message. Return False if there is no room for it. The caller bounds the messages that ``must`` be sent."""
         if self._closed:
             return False
         full = self._bytes + len(message) > limits.reader_buffer_bytes_max
@@ -66,28 +66,28 @@ class SendQueue(Generic[M]):
         return True
 
     def _hurry(self) -> None:
-        """Send what waits without a turn."""
+        """Send the waiting messages without a turn."""
         self._hurries = True
         if self._place is not None and not self._place.done():
             self._place.set_result(None)
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether nothing is being sent."""
+        """Return whether nothing is being sent."""
         return self._task is None
 
     def moved(self) -> None:
-        """The reader has taken something: it is slow at worst."""
+        """Record that the reader has taken something: it is slow, but not stuck."""
         self._moves = True
 
     async def room(self) -> None:
-        """Return when there is room: for who answers only those who take the answers."""
+        """Return when there is room: for callers that answer only clients that read their answers."""
         while self._bytes > limits.reader_buffer_bytes_max and not self._closed:
             self._sent.clear()
             await self._sent.wait()
 
     async def flush_within(self, ms: int) -> None:
-        """Return when everything is sent, or the reader is gone, or that time has passed."""
+        """Return when everything is sent, or the reader has disconnected, or that time has passed."""
         if self._task is not None:
             self._hurry()
             late = asyncio.ensure_future(pause(self._clock, ms))
@@ -95,7 +95,7 @@ class SendQueue(Generic[M]):
             late.cancel()
 
     def close(self) -> None:
-        """Send nothing any more."""
+        """Stop sending."""
         self._closed = True
         self._waiting.clear()
         self._sent.set()
@@ -109,18 +109,19 @@ class SendQueue(Generic[M]):
         try:
             while self._waiting:
                 batch = await self._next()
+                size = sum(map(len, batch))
                 self._watch()
                 await self._send(batch)
                 self._since_ms = None
-                self._bytes -= sum(map(len, batch))
+                self._bytes -= size
                 self._sent.set()
-        except RuntimeError:  # what the server underneath raises when the connection is gone
+        except RuntimeError:  # the HTTP server raises this when the connection is lost
             self._give_up()
         finally:
             self._task = None
 
     async def _next(self) -> list[M]:
-        """Wait for a turn, and return what to send in it."""
+        """Wait for a turn, and return the messages to send in it."""
         waiting = self._waiting
         if self._takes_turns() and (place := self._turn()) is not None:
             self._place = place

@@ -1,12 +1,12 @@
-"""Large answers that clients have not taken yet: counted by connection, by client and for the whole server, and bounded.
+"""Large answers that clients have not read yet: counted by connection, by client and for the whole server, and bounded.
 
-The HTTP server underneath takes every answer it is given, and keeps it until the client does. How much that is, the operating
-system tells by the bytes that the client has acknowledged. Answers up to ``limits.answer_counted_bytes`` are not counted: their
-number is bounded by that of requests under way on a connection.
+The HTTP server accepts every answer, and keeps it until the client reads it. The bytes that the client has acknowledged, as
+counted by the operating system, show how much that is. Answers up to ``limits.answer_counted_bytes`` are not counted: their
+number is bounded by that of requests in progress on a connection.
 
-Over HTTP/2 a client can leave some answers of a connection unread and take other bytes. So while a connection has unread
-answers, its small ones are counted, too. Of the acknowledged bytes, as many do not count as were received without being part
-of a request: they may be PING frames, and each of these has a reply of its own size.
+Over HTTP/2 a client can leave some answers of a connection unread and read others. So while a connection has unread
+answers, its small ones are counted, too. Of the acknowledged bytes, as many do not count as were received outside of
+requests: they may be PING frames, and each of these gets a reply of the same size.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 class WatchedConnection(Protocol):
-    """A connection whose figures are known."""
+    """A connection with its byte counters."""
 
-    acked: int  #: bytes that the client has taken
-    received: int  #: bytes that were received from it
+    acked: int  #: bytes that the client has acknowledged
+    received: int  #: bytes received from the client
 
     def look(self, now: int) -> bool:
-        """Read the figures anew; False if the connection is gone."""
+        """Read the counters. Return False if the connection is closed."""
 
 
 class WatchedConnections(Protocol):
@@ -42,37 +42,37 @@ class WatchedConnections(Protocol):
         """Return a connection, if it is known."""
 
     async def get(self, ends: str) -> WatchedConnection | None:
-        """Return a connection; it is looked for if it is not known."""
+        """Return a connection. Search for it if it is not known."""
 
 
 #: Bytes that an answer over HTTP/2 has beyond its body, at least: two frame headers and the smallest head.
 _OVERHEAD_BYTES: Final = 24
-#: A client may send frames that are no part of a request, to open windows, for example: one part of so many of the bytes of its
+#: A client may send frames outside of requests, to open windows, for example: one byte for this many bytes of its
 #: requests and answers ...
 _FRAMES_PART: Final = 16
-#: ... and so many bytes besides.
+#: ... plus this many bytes.
 _FRAMES_BYTES: Final = 4_096
 
 
 class _Reader:
-    """One connection that was sent large answers."""
+    """One connection that large answers were sent to."""
 
     __slots__ = ("before", "client", "due", "ends", "is_http2", "moved_at", "requests", "sent", "taken", "unread")
 
     def __init__(self, ends: str, client: str, before: tuple[int, int], now: int, *, is_http2: bool) -> None:
         self.ends = ends
-        self.client = client  #: whose unread bytes these are
+        self.client = client  #: the client for which these unread bytes are counted
         self.before = before  #: bytes that the connection had acknowledged before, and bytes received
         self.is_http2 = is_http2
         self.sent = 0  #: bytes of large answers; over HTTP/2 also of small ones
-        self.requests = 0  #: bytes of requests that were received meanwhile (HTTP/2)
+        self.requests = 0  #: bytes of requests that were received since then (HTTP/2)
         self.taken = 0  #: bytes of answers that it had taken when it was last seen to take enough
-        self.due = 0  #: bytes that were unread then
+        self.due = 0  #: bytes that were unread at that time
         self.unread = 0
         self.moved_at = now  #: steady ms
 
     def count_taken(self, acked: int, received: int) -> int:
-        """Return how many bytes of answers the client has taken, from what the system counted on the connection."""
+        """Return how many bytes of answers the client has taken, from the system's counters of the connection."""
         acked -= self.before[0]
         if not self.is_http2:
             return acked
@@ -82,9 +82,9 @@ class _Reader:
 
 
 class UnreadAnswers:
-    """Decides when a large answer may be handed to the HTTP server.
+    """Decides when a large answer may be passed to the HTTP server.
 
-    ``cut`` is called with the ends of a connection whose client takes nothing.
+    ``cut`` is called with the ends of a connection whose client reads nothing.
     """
 
     def __init__(self, clock: Clock, table: WatchedConnections, cut: Callable[[str], None]) -> None:
@@ -92,20 +92,20 @@ class UnreadAnswers:
         self._table = table
         self._cut = cut
         self.unread = 0  #: bytes, of all connections
-        self.waiting = 0  #: answers that wait for being handed over
+        self.waiting = 0  #: answers that wait to be passed on
         self._waiting_bytes = 0
-        self._waiting_of: dict[str, tuple[int, int]] = {}  #: of these, by client: answers and bytes
+        self._waiting_of: dict[str, tuple[int, int]] = {}  #: the waiting answers by client: number and bytes
         self._by_ends: dict[str, _Reader] = {}
-        self.http2: dict[str, _Reader] = {}  #: of these, the connections over HTTP/2
+        self.http2: dict[str, _Reader] = {}  #: the watched connections over HTTP/2
         self._by_client: dict[str, int] = {}
         self._watching: asyncio.Task[None] | None = None
         self._looked: asyncio.Future[None] | None = None
 
     async def reserve(self, ends: str, client: str, size: int, *, is_http2: bool = False) -> None:
-        """Return when an answer of so many bytes may be handed over; it counts as unread then.
+        """Return when an answer of this many bytes may be passed on. From then on it counts as unread.
 
         ``ends`` name the connection (``raw_sockets.ends_of``), ``client`` the identity or the address. Raises TooMany if too
-        much waits already, or the client takes nothing for ``limits.answer_stall_ms_max``.
+        much waits already, or the client reads nothing for ``limits.answer_stall_ms_max``.
         """
         if not self._fits(ends, client, size):
             await self._wait(ends, client, size)
@@ -135,16 +135,16 @@ class UnreadAnswers:
             self._count(reader, size + _OVERHEAD_BYTES)
 
     def count_request(self, ends: str, size: int) -> None:
-        """Count a request that was received over a connection, if that is one of ``http2``: its head and its body."""
+        """Count a request that was received over a connection of ``http2``: its head and its body."""
         reader = self.http2.get(ends)
         if reader is not None:
             reader.requests += size
 
     def _fits(self, ends: str, client: str, size: int) -> bool:
-        """Tell whether an answer may be handed over. One may always be, whatever its size, where nothing is unread.
+        """Return whether an answer may be passed on. If nothing is unread, any answer may, whatever its size.
 
-        A connection without unread answers may use twice the share of its client, and is always sent a small answer: clients
-        behind one address, all local ones for example, are not all held up by one of them.
+        A connection without unread answers may use twice the share of its client, and is always sent a small answer. So one
+        of the clients behind one address (all local ones, for example) does not hold up all the others.
         """
         reader = self._by_ends.get(ends)
         of_connection = 0 if reader is None else reader.unread
@@ -165,7 +165,7 @@ class UnreadAnswers:
         free = limits.answers_bytes_max - self._waiting_bytes
         crowded = (self._waiting_bytes and size > free) or (held and held + size > free)
         if crowded or not has_room(limits.answers_waiting_max, self.waiting, answers):
-            raise TooMany("Too many answers wait for clients that do not read theirs. Retry in a moment.")
+            raise TooMany("Too many answers wait for clients that do not read. Retry in a moment.")
         until = self._clock.steady_ms() + limits.answer_stall_ms_max
         self._count_waiting(client, 1, size)
         try:
@@ -197,7 +197,7 @@ class UnreadAnswers:
             self._by_client.pop(reader.client, None)
 
     async def _watch(self) -> None:
-        """Look again and again how much was taken, for as long as something is unread."""
+        """Check repeatedly how much was taken, as long as something is unread."""
         try:
             while self._by_ends:
                 await pause(self._clock, limits.answer_look_ms)
@@ -217,7 +217,7 @@ class UnreadAnswers:
     def _look(self, reader: _Reader) -> None:
         now = self._clock.steady_ms()
         known = self._table.find(reader.ends)
-        if known is None or not known.look(now):  # the connection is gone
+        if known is None or not known.look(now):  # the connection is closed
             self._forget(reader)
             return
         crowded = self.unread > limits.answers_bytes_max // 2

@@ -1,6 +1,6 @@
-"""Replies of our own listeners that clients have not read: counted and bounded as large answers over HTTP are.
+"""Replies of Penstock's own listeners that clients have not read: counted and bounded like large answers over HTTP.
 
-What is unread of a connection is known here, from the buffer of its transport: the operating system need not be asked.
+The unread bytes of a connection are known here, from the buffer of its transport; the operating system is not needed.
 """
 
 from __future__ import annotations
@@ -19,22 +19,27 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
 
-#: Commands that list jobs, with their payloads.
-LISTINGS: Final = frozenset(("GetJobs", "Dlq"))
-#: Closing a socket resets its connection, and frees what the system holds of it.
+#: Commands that list jobs, with their payloads. A tuple, because the name of a command that a client sends may have no hash.
+LISTINGS: Final = ("GetJobs", "Dlq")
+#: Commands that read one job, which may be large: over WebSocket they take turns with listings while replies are unread.
+SINGLE_READS: Final = ("GetJob", "GetJobByCustomId", "GetResult", "GetChildrenValues", "GetLogs")
+#: Closing a socket with this option resets its connection, and frees what the system holds of it.
 _RESET: Final = struct.pack("ii", 1, 0)
 
 
 class ListingTurns:
-    """Decides when a listing may begin: few of a client are made at the same time, because each may be large."""
+    """Decides when a listing may begin.
+
+    Only a few listings of a client are made at the same time, because each may be large.
+    """
 
     def __init__(self) -> None:
         self._of: dict[str, asyncio.Semaphore] = {}
-        self._counts: dict[str, int] = {}  #: listings of a client that wait or are made
+        self._counts: dict[str, int] = {}  #: listings that wait or are being made, by client
 
     @asynccontextmanager
     async def turn(self, client: str) -> AsyncIterator[None]:
-        """Wait until a listing of a client may begin; it is made until the context ends."""
+        """Wait until a listing of a client may begin. It is made until the context ends."""
         turns = self._of.setdefault(client, asyncio.Semaphore(limits.client_listings_max))
         self._counts[client] = self._counts.get(client, 0) + 1
         try:
@@ -47,16 +52,16 @@ class ListingTurns:
 
 
 class ReplyConnection:
-    """A connection, with the figures that ``UnreadAnswers`` asks for."""
+    """A connection with the counters that ``UnreadAnswers`` needs."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self.transport = transport
         self.counted = 0  #: bytes of the replies that were counted
-        self.acked = 0  #: of these, what is not in the buffer any more
-        self.received = 0  #: no replies are sent to what a client only announces
+        self.acked = 0  #: how many of these bytes have left the buffer
+        self.received = 0  #: always 0: a frame that is only announced gets no reply
 
     def look(self, _now: int) -> bool:
-        """Find out how much was taken; False if the connection is gone."""
+        """Update how much was taken. Return False if the connection is closed."""
         if self.transport.is_closing() and not self.transport.get_write_buffer_size():
             return False
         self.acked = max(self.acked, self.counted - self.transport.get_write_buffer_size())
@@ -64,22 +69,24 @@ class ReplyConnection:
 
 
 class UnreadReplies:
-    """Decides when a large reply may be written to a connection. A connection whose client takes nothing is aborted."""
+    """Decides when a large reply may be written to a connection. A connection whose client reads nothing is aborted."""
 
     def __init__(self, clock: Clock) -> None:
         self._connections: dict[str, ReplyConnection] = {}
         self._answers = UnreadAnswers(clock, self, self._cut)
 
     def find(self, ends: str) -> ReplyConnection | None:
-        """Return a connection by its name; None if it has no unread replies, or is gone."""
+        """Return a connection by its name; None if it has no unread replies, or is closed."""
         return self._connections.get(ends)
 
     async def get(self, ends: str) -> ReplyConnection | None:
-        """Return the same."""
+        """Return a connection by its name, as ``find`` does."""
         return self._connections.get(ends)
 
     async def reserve(self, name: str, transport: asyncio.Transport, client: str, size: int) -> None:
-        """Return when a reply of so many bytes may be written, which has to be done at once; it counts as unread then.
+        """Return when a reply of this many bytes may be written.
+
+        It must be written at once, and counts as unread from then on.
 
         ``name`` is the connection's own. Raises TooMany: see ``UnreadAnswers.reserve``.
         """
@@ -88,7 +95,7 @@ class UnreadReplies:
         connection.counted += size
 
     def leave(self, name: str) -> None:
-        """Forget a connection that is gone; fine if it is not known."""
+        """Forget a closed connection. Does nothing if it is not known."""
         self._connections.pop(name, None)
 
     def _cut(self, name: str) -> None:

@@ -1,1 +1,1 @@
-"""What operators ask for: health, figures, documentation."""
+"""Endpoints for operators: health, figures, documentation."""

@@ -1,4 +1,4 @@
-"""Handlers for operators: is it alive, how is it doing, what does it take up."""
+"""Handlers for operators: health, statistics, memory and storage."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
     from penstock.engine.stats import Histogram
 
 
-#: Rates are means over at least this long.
+#: Rates are means over at least this time.
 RATES_OVER_MS: Final = 1_000
 _PROMETHEUS: Final = "all metrics in Prometheus' format, as GET /prometheus has them"
 
 
 class Uptime:
-    """How long the server has been running."""
+    """The time since the server started."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._started = clock.stopwatch()
 
     def seconds(self) -> int:
-        """Return whole seconds since the start."""
+        """Return the uptime in whole seconds."""
         return int(self._clock.stopwatch() - self._started)
 
     def milliseconds(self) -> int:
-        """Return whole milliseconds since the start."""
+        """Return the uptime in whole milliseconds."""
         return int((self._clock.stopwatch() - self._started) * 1_000)
 
 
 class Readiness:
-    """Whether the server takes new work: not before it is set up, and not once it is shutting down."""
+    """Whether the server accepts new work: not before it is set up, and not during shutdown."""
 
     def __init__(self) -> None:
         self.ready = False
@@ -74,7 +74,7 @@ class QueuesView(_Out):
 
 
 class Connections(_Out):
-    """Open connections that stay."""
+    """Open long-lived connections."""
 
     tcp: int = 0
     ws: int = 0
@@ -83,9 +83,9 @@ class Connections(_Out):
 
 
 class HealthReply(_Out):
-    """How the server is doing. ``status`` is healthy or degraded; memory in MiB, uptime in seconds.
+    """The health of the server. ``status`` is healthy or degraded; memory in MiB, uptime in seconds.
 
-    ``queues`` and ``connections`` are of all namespaces, so they are left out where there are API keys or JSON Web Tokens.
+    ``queues`` and ``connections`` cover all namespaces, so they are left out if there are API keys or JSON Web Tokens.
     """
 
     ok: bool
@@ -99,10 +99,10 @@ class HealthReply(_Out):
 
 
 class ReadyReply(_Out, omit_defaults=True):
-    """Whether the server is of use to clients.
+    """Whether clients should send requests to this server.
 
-    ``reason`` says what is wrong. With ready true: the disk is full and new jobs are refused, but pulls and acknowledgements go
-    on; so requests should still be sent here.
+    ``reason`` has the problem. With ready true: the disk is full and new jobs are refused, but pulls and acknowledgements
+    continue, so requests should still be sent here.
     """
 
     ok: bool
@@ -118,14 +118,14 @@ class Pong(_Out):
 
 
 class PingReply(_Out):
-    """The server is there."""
+    """The answer to a ping."""
 
     ok: bool
     data: Pong
 
 
 class Totals(_Out):
-    """What was done since the server started."""
+    """Totals since the server started."""
 
     total_pushed: int
     total_pulled: int
@@ -134,7 +134,7 @@ class Totals(_Out):
 
 
 class StatsView(QueuesView):
-    """Jobs now, and what was done since the server started. Uptime in seconds."""
+    """Jobs now, and totals since the server started. Uptime in seconds."""
 
     total_pushed: int
     total_pulled: int
@@ -144,7 +144,7 @@ class StatsView(QueuesView):
 
 
 class CommandStats(_Out):
-    """What differs in the command ``Stats``: ``uptime`` is in milliseconds, as in bunqueue's protocol."""
+    """The fields in which the command ``Stats`` differs: ``uptime`` is in milliseconds, as in bunqueue's protocol."""
 
     failed: int
     uptime: int
@@ -163,7 +163,7 @@ class AllMetrics(Totals):
 
 
 class Collections(_Out):
-    """How many things the server keeps, by kind."""
+    """The number of stored objects, by kind."""
 
     job_index: int
     completed_jobs: int
@@ -181,7 +181,7 @@ class StatsReply(_Out):
     stats: StatsView
     memory: FullMemory
     collections: Collections
-    partial: list[str] | msgspec.UnsetType = msgspec.UNSET  #: which shards are down, so that figures may be old
+    partial: list[str] | msgspec.UnsetType = msgspec.UNSET  #: shards that are down, so that figures may be old
 
 
 class MetricsReply(_Out):
@@ -192,9 +192,10 @@ class MetricsReply(_Out):
 
 
 class StorageReply(_Out, omit_defaults=True):
-    """How the storage is doing; ``error`` and ``since`` are there only if there is trouble.
+    """The state of the storage. ``error`` and ``since`` are present only if there is a problem.
 
-    ``reserveBytes``: disk space held so that acknowledgements go on when the disk is full; left out where there is none.
+    ``reserveBytes``: disk space that is reserved so that acknowledgements continue when the disk is full; left out if there
+    is no reserve.
     """
 
     ok: bool
@@ -214,7 +215,7 @@ class GcReply(_Out):
 
 
 class HeapReply(_Out):
-    """What is on the heap."""
+    """Objects on the heap."""
 
     ok: bool
     memory: FullMemory
@@ -225,8 +226,8 @@ class HeapReply(_Out):
 class OpsHandlers:
     """One method per route.
 
-    ``keeps_apart`` tells whether somebody may be let in for some namespaces only: then figures of all namespaces together are
-    not for everybody.
+    ``keeps_apart`` returns whether there are clients with access to some namespaces only. In that case figures over all
+    namespaces are not public.
     """
 
     def __init__(
@@ -246,7 +247,7 @@ class OpsHandlers:
         self._metrics = metrics
         self._uptime = uptime
         self._rates = (0.0, 0.0)  #: pushes and pulls per second
-        self._rates_from = (0, 0, 0)  #: uptime (ms), pushes and pulls at the last look
+        self._rates_from = (0, 0, 0)  #: uptime (ms), pushes and pulls at the last update
 
     async def health(self, _req: ApiRequest) -> HealthReply:
         status = self._engine.store.status()
@@ -315,7 +316,7 @@ class OpsHandlers:
         return HeapReply(ok=True, memory=read_full_memory(), heap=read_heap(), collections=collections_of(self._engine))
 
     def more_stats(self) -> CommandStats:
-        """Return what the command ``Stats`` has besides the figures of ``GET /stats``. Rates are means since the last look."""
+        """Return the additional fields of the command ``Stats``. Rates are means since the last update."""
         stats, now = self._engine.stats, self._uptime.milliseconds()
         at, pushed, pulled = self._rates_from
         if now - at >= RATES_OVER_MS:
@@ -325,7 +326,7 @@ class OpsHandlers:
         return CommandStats(stats.failed, now, *self._rates)
 
     def all_metrics(self) -> AllMetrics:
-        """Return what the command ``Metrics`` tells."""
+        """Return the reply of the command ``Metrics``."""
         stats, totals = self._engine.stats, self._totals()
         return AllMetrics(
             **msgspec.structs.asdict(totals),
@@ -341,12 +342,12 @@ class OpsHandlers:
         return Totals(stats.pushed, stats.pulled, stats.completed, stats.failed)
 
     def prometheus_routes(self, *paths: str, asks: bool | None) -> list[Route]:
-        """Return where metrics are found. ``asks``: whether for a token (None: once somebody is for some namespaces only)."""
+        """Return the routes of metrics. ``asks``: they need a token (None: if clients have access to some namespaces)."""
         about = Route("GET", "", self.prometheus, "Prometheus metrics", "Monitoring", right=Right.LOOK)
         return [about._replace(path=path, public=asks is not True, of_all=asks is None) for path in paths]
 
     def routes(self) -> list[Route]:
-        """Return what operators may ask for, besides metrics."""
+        """Return the routes for operators, except metrics."""
         tag = "Monitoring"
         return [
             Route("GET", "/health", self.health, "Health check", tag, HealthReply, probe=True),
@@ -363,7 +364,7 @@ class OpsHandlers:
 
 
 def _mean_ms(*times: Histogram) -> float:
-    """Return the mean of everything that was timed."""
+    """Return the mean of all measured times."""
     count = sum(sum(each.counts) for each in times)
     return round(sum(each.sum_ms for each in times) / count, 2) if count else 0.0
 
@@ -373,7 +374,7 @@ def _queues_view(counts: StateCounts) -> QueuesView:
 
 
 def collections_of(engine: EngineApi) -> Collections:
-    """Count what the server keeps."""
+    """Count the objects that the server stores."""
     store = engine.store
     jobs = store.totals()
     return Collections(

@@ -1,4 +1,4 @@
-"""Handlers about API keys: make, list, revoke."""
+"""Handlers of API keys: create, list, revoke."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ class _Out(msgspec.Struct, rename="camel"):
 
 
 class KeyBody(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """What a key is to be. ``*`` is every namespace; roles are produce, consume and admin."""
+    """A request for a key. ``*`` is every namespace; roles are produce, consume and admin."""
 
     namespaces: list[str]
     roles: list[str]
     label: str = ""
-    expires_in_ms: Annotated[int, msgspec.Meta(ge=1)] | None = None  #: null: it is good until it is revoked
+    expires_in_ms: Annotated[int, msgspec.Meta(ge=1)] | None = None  #: null: valid until it is revoked
 
 
 class KeyView(_Out):
     """A key, without its secret."""
 
     id: str
-    prefix: str  #: what the key begins with
+    prefix: str  #: the beginning of the key
     label: str
     namespaces: list[str]
     roles: list[str]
@@ -50,7 +50,7 @@ class KeyView(_Out):
 
 
 class KeyReply(_Out):
-    """A new key. ``secret`` is what to show as X-Api-Key; it is told this once."""
+    """A new key. ``secret`` is the value of X-Api-Key; it is returned only once."""
 
     ok: bool
     key: KeyView
@@ -58,14 +58,14 @@ class KeyReply(_Out):
 
 
 class KeysReply(_Out):
-    """The keys of all namespaces that who asks administers, oldest first."""
+    """The keys whose namespaces the caller administers, oldest first."""
 
     ok: bool
     keys: list[KeyView]
 
 
 class RevokedReply(_Out):
-    """The key is no longer good."""
+    """The answer to a revocation: the key is no longer valid."""
 
     ok: bool
 
@@ -74,7 +74,7 @@ _BODY = BodyReader(KeyBody)
 
 
 class KeyHandlers:
-    """One method per route. Whoever administers all namespaces of a key may do everything with it; nobody else sees it."""
+    """One method per route. An administrator of all namespaces of a key may manage it; other clients do not see it."""
 
     def __init__(self, keys: ApiKeys, gate: Authenticator) -> None:
         self._keys = keys
@@ -88,14 +88,14 @@ class KeyHandlers:
                 check_namespace(namespace, "namespaces")
             req.allow(namespace, Right.ADMIN)
         if self._gate.is_open:
-            # From that moment on everybody would be asked, and somebody whom nobody has asked would have decided so.
+            # The first key enables authentication for all clients. An unauthenticated client must not decide that.
             raise Forbidden(
-                "Nobody is asked for a key here, so nobody may make the first one over the network. Make it with penstock keys "
-                "create where the store is, or set auth_tokens or api_key."
+                "This server has no authentication, so the first key cannot be created over the network. Create it with "
+                "penstock keys create where the store is, or set auth_tokens or api_key."
             )
         made = await self._keys.make(wish)
         by = req.identity.subject or "a token"
-        log.info("an API key was made", key=made.key.id, namespaces=wish.namespaces, roles=wish.roles, by=by)
+        log.info("an API key was created", key=made.key.id, namespaces=wish.namespaces, roles=wish.roles, by=by)
         return KeyReply(ok=True, key=_view(made.key), secret=made.text)
 
     async def listing(self, req: Request) -> KeysReply:
@@ -109,11 +109,11 @@ class KeyHandlers:
         return RevokedReply(ok=True)
 
     def routes(self) -> list[Route]:
-        """Return what administrators may ask for."""
+        """Return the routes for administrators."""
         tag = "Keys"
         return [
             Route("GET", "/keys", self.listing, "List API keys", tag, KeysReply, asks=True),
-            Route("POST", "/keys", self.make, "Make an API key", tag, KeyReply, body=_BODY, body_required=True, asks=True),
+            Route("POST", "/keys", self.make, "Create an API key", tag, KeyReply, body=_BODY, body_required=True, asks=True),
             Route("DELETE", "/keys/{id}", self.revoke, "Revoke an API key", tag, RevokedReply, asks=True),
         ]
 

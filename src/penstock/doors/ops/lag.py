@@ -1,4 +1,4 @@
-"""How long the event loop keeps what is due waiting: one timer, and how late it was."""
+"""The delay of the event loop, measured by one timer and how late it is."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
 
-#: Between two looks.
+#: Time between two measurements.
 EVERY_MS: Final = 50
-#: The longest delay is that of this one and the last period of so many looks: between half a minute and a minute.
+#: The maximum is that of this period and the last one: of half a minute to a minute.
 _PERIOD_LOOKS: Final = 600
 
 
 class LoopLag:
-    """Measures by how much timers of the running event loop are late, to the millisecond. It begins when it is made."""
+    """Measures how late timers of the running event loop are, in whole milliseconds. It starts when it is constructed."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -42,11 +42,11 @@ class LoopLag:
         self._expect()
 
     def describe(self) -> list[Metric]:
-        """Tell the registry nothing in advance, so that it does not collect at registration."""
+        """Describe no metrics, so that the registry does not collect at registration."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Produce the metrics."""
+        """Yield the metrics."""
         yield GaugeMetricFamily("penstock_loop_lag_seconds", "How late the event loop's last timer was.", self._last_s)
         most = max(self._most_s, self._most_before_s)
         yield GaugeMetricFamily("penstock_loop_lag_max_seconds", "How late a timer was at most, in the last minute.", most)

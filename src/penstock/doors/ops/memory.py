@@ -1,4 +1,4 @@
-"""What this process takes up, in Python's own figures."""
+"""The memory of this process, and Python's own figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOP_TYPES: Final = 20
 
 
 class Memory(msgspec.Struct, rename="camel"):
-    """In MiB. The heap is the memory that is the process's own: in use is what is resident, total what is reserved."""
+    """Memory in MiB. The heap is the private memory of the process: used is the resident part, total the reserved one."""
 
     heap_used: int
     heap_total: int
@@ -25,7 +25,7 @@ class Memory(msgspec.Struct, rename="camel"):
 
 
 class FullMemory(Memory):
-    """The same, with what is outside of the heap: mapped files, and shared memory."""
+    """Memory with the parts outside of the heap: mapped files, and shared memory."""
 
     external: int
     array_buffers: int
@@ -44,7 +44,7 @@ def read_full_memory() -> FullMemory:
 
 
 def collect() -> None:
-    """Free what can be freed, and give it back to the system."""
+    """Collect garbage, and return free memory to the system."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # the C library of Alpine has none
     if trim is not None:
@@ -52,7 +52,7 @@ def collect() -> None:
 
 
 class GcGeneration(msgspec.Struct, rename="camel"):
-    """What Python's garbage collector has done in one generation."""
+    """The work of Python's garbage collector in one generation."""
 
     collections: int
     collected: int
@@ -60,7 +60,7 @@ class GcGeneration(msgspec.Struct, rename="camel"):
 
 
 class ObjectCount(msgspec.Struct):
-    """How many objects of a type there are."""
+    """The number of objects of a type."""
 
     type: str
     count: int
@@ -69,15 +69,15 @@ class ObjectCount(msgspec.Struct):
 class Heap(msgspec.Struct, rename="camel"):
     """Python's own view of its heap."""
 
-    allocated_blocks: int  #: blocks the interpreter's allocator has given out
-    tracked_objects: int  #: objects the garbage collector watches
+    allocated_blocks: int  #: blocks that the interpreter's allocator has given out
+    tracked_objects: int  #: objects that the garbage collector tracks
     pending: list[int]  #: objects in each generation since its last collection
     generations: list[GcGeneration]
     top_object_types: list[ObjectCount]
 
 
 def read_heap() -> Heap:
-    """Count what is on the heap. Looks at every object, so it takes a moment."""
+    """Count the objects on the heap. It visits every object, so it is slow."""
     objects = gc.get_objects()
     top = Counter(type(each).__qualname__ for each in objects).most_common(TOP_TYPES)
     return Heap(

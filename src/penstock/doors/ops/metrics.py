@@ -1,4 +1,4 @@
-"""Prometheus metrics, made from plain counters at the moment somebody asks."""
+"""Prometheus metrics, built from plain counters at each scrape."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from penstock.engine.worker_registry import WorkerRegistry
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-#: Queues beyond this number get no metrics of their own; how many were left out is a metric itself.
+#: Queues beyond this number have no metrics of their own; the number of omitted queues is a metric itself.
 QUEUES_MAX: Final = 1_000
 
 __all__ = ["CONTENT_TYPE", "CONTENT_TYPE_LATEST", "Metrics"]
 
 
 class Looker(Protocol):
-    """Has metrics that have to be looked for before they can be told."""
+    """A source of metrics that must be updated before each scrape."""
 
     async def look(self) -> None:
-        """Find out what is to be told."""
+        """Update the figures."""
 
     def collect(self) -> Iterator[Metric]:
-        """Tell it."""
+        """Yield the metrics."""
 
 
 class Metrics:
-    """Renders everything the engine and its store can tell."""
+    """Renders the metrics of the engine and its store."""
 
     def __init__(self, engine: EngineApi, uptime: Uptime, workers: WorkerRegistry, hub: EventHub) -> None:
         self._engine = engine
@@ -52,27 +52,27 @@ class Metrics:
         self._registry.register(self)
 
     def add(self, *more: Collector) -> None:
-        """Have the metrics of other parts rendered too."""
+        """Add sources of metrics."""
         for each in more:
             self._registry.register(each)
 
     def add_seen(self, more: Looker) -> None:
-        """Have the metrics of somebody else rendered too, who has a look before that."""
+        """Add a source of metrics that is updated before each scrape."""
         self.add(more)
         self._lookers.append(more)
 
     async def render(self) -> bytes:
-        """Return the text that Prometheus scrapes."""
+        """Return the text for Prometheus."""
         for looker in self._lookers:
             await looker.look()
         return generate_latest(self._registry)
 
     def describe(self) -> list[Metric]:
-        """Tell the registry nothing in advance, so that it does not collect at registration."""
+        """Describe no metrics, so that the registry does not collect at registration."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Produce all metrics."""
+        """Yield all metrics."""
         yield from self._jobs()
         yield from self._webhooks()
         yield from self._work()
@@ -82,7 +82,7 @@ class Metrics:
     def _registered(self) -> Iterator[Metric]:
         workers = self._workers
         yield GaugeMetricFamily("bunqueue_workers_total", "Workers that are registered.", len(workers))
-        yield GaugeMetricFamily("bunqueue_workers_active", "Workers that were heard lately.", workers.active)
+        yield GaugeMetricFamily("bunqueue_workers_active", "Workers that sent a heartbeat lately.", workers.active)
         yield CounterMetricFamily("bunqueue_workers_processed_total", "Jobs that workers reported done.", workers.processed)
         yield CounterMetricFamily("bunqueue_workers_failed_total", "Jobs that workers reported failed.", workers.failed)
         yield CounterMetricFamily("penstock_events_missed_total", "Events slow readers had no room for.", self._hub.missed)
@@ -147,9 +147,9 @@ class Metrics:
         engines = [(str(number), each) for number, each in enumerate(self._engine.engines)]
         if all(each.fast is None and each.buffer is None for _, each in engines):
             return
-        up = GaugeMetricFamily("penstock_redis_up", "0 while Redis is done without.", labels=["shard"])
+        up = GaugeMetricFamily("penstock_redis_up", "0 while Redis is not used.", labels=["shard"])
         lent = CounterMetricFamily("penstock_fast_jobs_total", "Jobs handed out from ready lists.", labels=["shard"])
-        buffered = GaugeMetricFamily("penstock_buffer_jobs", "Jobs promised and not stored yet.", labels=["shard"])
+        buffered = GaugeMetricFamily("penstock_buffer_jobs", "Jobs in the enqueue buffer, not stored yet.", labels=["shard"])
         for number, each in engines:
             if each.fast is not None:
                 up.add_metric([number], int(each.fast.is_reachable))

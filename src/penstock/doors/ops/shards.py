@@ -1,4 +1,4 @@
-"""Handlers for operators of several shards: where the queues are, and spreading them over another number of shards."""
+"""Handlers for operators of several shards: their state, and rebalancing over another number of shards."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ class _Out(msgspec.Struct, rename="camel"):
 
 
 class ShardReply(_Out):
-    """One shard. ``shards``, ``epoch`` and ``target`` are what it says of itself; null if it was never reached."""
+    """One shard. ``shards``, ``epoch`` and ``target`` are its own values; null if it was never reached."""
 
     shard: int
     up: bool
     shards: int | None
     epoch: int | None
     target: int | None
-    spare: bool  #: it has no queues, and may be left away
+    spare: bool  #: it has no queues, and may be removed
     queues: int
-    misplaced: int  #: queues that are to be moved away from it
-    moved: int  #: queues that were moved away from it, by the rebalance that is under way
+    misplaced: int  #: queues that must be moved away from it
+    moved: int  #: queues that the current rebalance has moved away from it
 
 
 class ShardsReply(_Out):
-    """All shards, and how far a rebalance is."""
+    """All shards, and the progress of a rebalance."""
 
     ok: bool
     rebalancing: bool
-    target: int | None  #: over how many shards the queues are being spread
-    left: int  #: queues that are still to be moved
-    moving: list[str]  #: queues that are not served right now, because they are being moved
-    waiting: str | None  #: what it waits for, if this server is the one that moves queues
+    target: int | None  #: the number of shards after the rebalance
+    left: int  #: queues that must still be moved
+    moving: list[str]  #: queues that are not available now, because they are being moved
+    waiting: str | None  #: what the rebalance waits for, if this server moves the queues
     shards: list[ShardReply]
 
 
 class RebalanceBody(msgspec.Struct):
-    """Over how many shards to spread the queues; left out: over all that the servers know."""
+    """The new number of shards; default: all that the servers are configured with."""
 
     to: int | None = None
 
@@ -61,7 +61,7 @@ class ShardHandlers:
 
     def __init__(self, engine: EngineApi, rebalancer: Rebalancer | None) -> None:
         self._engine = engine
-        self._rebalancer = rebalancer  #: None: there is one store
+        self._rebalancer = rebalancer  #: None with one store
 
     async def status(self, _req: Request) -> ShardsReply:
         engine = self._engine
@@ -88,10 +88,10 @@ class ShardHandlers:
         return _reply(await self._rebalancer.begin(body.to))
 
     def routes(self) -> list[Route]:
-        """Return what operators may ask for."""
+        """Return the routes for operators."""
         tag = "Monitoring"
         return [
-            Route("GET", "/shards", self.status, "Where the queues are", tag, ShardsReply),
+            Route("GET", "/shards", self.status, "Shards, and the progress of a rebalance", tag, ShardsReply),
             Route(
                 "POST",
                 "/shards/rebalance",

@@ -1,1 +1,1 @@
-"""The topics door in the Redis protocol, and the engine's own verbs beside it. docs/resp.md is for its users."""
+"""The topics door in the Redis protocol, and commands for jobs. docs/resp.md is the page for users."""

@@ -1,4 +1,4 @@
-"""Reading the words of a command. What is wrong with one is said with its name."""
+"""Parses the arguments of a command. An error names the argument."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def text(word: bytes, what: str, chars_max: int = limits.key_chars_max) -> str:
-    """Read a name: of 1 to ``chars_max`` characters, in UTF-8, without NUL. Raises InvalidInput."""
+    """Parse a name of 1 to ``chars_max`` characters in UTF-8, without NUL. Raises InvalidInput."""
     try:
         decoded = word.decode()
     except UnicodeDecodeError:
@@ -23,7 +23,7 @@ def text(word: bytes, what: str, chars_max: int = limits.key_chars_max) -> str:
 
 
 def whole(word: bytes, what: str, low: int, high: int) -> int:
-    """Read a whole number. Raises InvalidInput."""
+    """Parse a whole number. Raises InvalidInput."""
     digits = word.removeprefix(b"-")
     number = int(word) if digits.isdigit() and len(digits) <= 20 else low - 1
     if not low <= number <= high:
@@ -32,7 +32,7 @@ def whole(word: bytes, what: str, low: int, high: int) -> int:
 
 
 def options(words: Sequence[bytes], known: Sequence[bytes], flags: Sequence[bytes] = ()) -> dict[bytes, bytes]:
-    """Read options in any order, each once at most: names with a value, and ``flags``, which have none.
+    """Parse options in any order, each at most once: names with a value, and ``flags`` without one.
 
     Raises InvalidInput.
     """
@@ -50,5 +50,5 @@ def options(words: Sequence[bytes], known: Sequence[bytes], flags: Sequence[byte
 
 
 def shown(word: bytes) -> str:
-    """Show a word in an error, whatever it holds."""
+    """Return an argument as text for an error message, whatever bytes it has."""
     return word[: limits.command_name_chars_max].decode("utf-8", "replace")

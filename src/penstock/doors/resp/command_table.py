@@ -1,4 +1,4 @@
-"""Every command of the Redis protocol that is answered here: how many words it has, what it needs, how it is described."""
+"""Table of the commands of the Redis protocol that this server answers: arity, rights and description."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from penstock.doors.resp import replies
 
 
 class Kind(Enum):
-    """How a command is done."""
+    """When and how a command is executed."""
 
     PUBLISH = "publish"
     PUSH = "push"
     PULL = "pull"
     DONE = "done"
     FAIL = "fail"
-    NOW = "now"  #: it is about the connection only, so it need not wait for what came before it
-    AFTER = "after"  #: when everything before it is answered
+    NOW = "now"  #: it concerns the connection only, so it need not wait for earlier commands
+    AFTER = "after"  #: after all earlier commands are answered
 
 
 _MANY: Final = limits.resp_args_max
 
 
 class RespCommand:
-    """One command. ``fewest`` and ``most`` count its name; ``group`` is where clients list it."""
+    """One command. ``fewest`` and ``most`` count its name as well; ``group`` is the heading under which clients list it."""
 
     def __init__(
         self,
@@ -48,14 +48,14 @@ class RespCommand:
         self.kind = kind
         self.summary = summary
         self.group = group
-        self.named = group != "connection"  #: its second word is the name of a topic, a queue or a job
-        self.public = public  #: strangers may use it
+        self.named = group != "connection"  #: its first argument is the name of a topic, a queue or a job
+        self.public = public  #: it needs no authentication
         self.rights = resp_rights(self.name)
         self.wrong_arity = replies.error(wrong_arity) if wrong_arity else replies.wrong_arity(self.name)
 
     @property
     def arity(self) -> int:
-        """Return how many words it has, as Redis tells it: negative if that is the least."""
+        """Return the arity as Redis reports it: negative if it is a minimum."""
         return self.fewest if self.fewest == self.most else -self.fewest
 
 
@@ -68,7 +68,7 @@ _ALL: Final = (
         3,
         3,
         Kind.PUBLISH,
-        "Put a message on a topic",
+        "Publish a message to a topic",
         wrong_arity="invalid number of args, want: 3",
     ),
     _topics(
@@ -76,7 +76,7 @@ _ALL: Final = (
         2,
         2,
         Kind.AFTER,
-        "Get the messages of a topic, one at a time",
+        "Receive the messages of a topic, one at a time",
         wrong_arity="invalid number of args, want: 2",
     ),
     _topics(
@@ -84,34 +84,32 @@ _ALL: Final = (
         2,
         6,
         Kind.AFTER,
-        "Get the next message of a topic, and hold it; ACK: the message in hand is done",
+        "Receive and hold the next message of a topic; ACK: acknowledge the held one first",
     ),
-    _topics("ACK", 1, 1, Kind.AFTER, "The message in hand is done"),
-    _topics("NACK", 1, 1, Kind.AFTER, "Put the message in hand back to the front of its topic"),
-    _topics("BACK", 1, 1, Kind.AFTER, "Put the message in hand to the back of its topic"),
-    _topics("DACK [seconds]", 1, 2, Kind.AFTER, "Put the message in hand back to the front after some seconds (1)"),
+    _topics("ACK", 1, 1, Kind.AFTER, "Acknowledge the held message"),
+    _topics("NACK", 1, 1, Kind.AFTER, "Return the held message to the front of its topic"),
+    _topics("BACK", 1, 1, Kind.AFTER, "Return the held message to the back of its topic"),
+    _topics("DACK [seconds]", 1, 2, Kind.AFTER, "Return the held message to the front after some seconds (1)"),
     _topics("TOPICS", 1, _MANY, Kind.AFTER, "List the topics of the namespace"),
     # Jobs.
-    _jobs("PUSH queue payload [PRIORITY n] [DELAY ms] [ID id]", 3, 9, Kind.PUSH, "Put a job on a queue; answers its id"),
-    _jobs(
-        "PULL queue [COUNT n] [WAIT ms] [DETACH]", 2, 7, Kind.PULL, "Take jobs; answers the id, token and payload of each"
-    ),
-    _jobs("DONE id [token]", 2, 3, Kind.DONE, "A job that was pulled is done"),
-    _jobs("FAIL id [token] [error]", 2, 4, Kind.FAIL, "A job that was pulled has failed: it is retried, or dead"),
+    _jobs("PUSH queue payload [PRIORITY n] [DELAY ms] [ID id]", 3, 9, Kind.PUSH, "Push a job to a queue; returns its id"),
+    _jobs("PULL queue [COUNT n] [WAIT ms] [DETACH]", 2, 7, Kind.PULL, "Claim jobs; returns id, token and payload of each"),
+    _jobs("DONE id [token]", 2, 3, Kind.DONE, "Acknowledge a pulled job"),
+    _jobs("FAIL id [token] [error]", 2, 4, Kind.FAIL, "Report a failed attempt: the job is retried, or dead"),
     # The connection.
-    RespCommand("AUTH [namespace] token", 2, 3, Kind.AFTER, "Show a token, and choose the namespace", public=True),
+    RespCommand("AUTH [namespace] token", 2, 3, Kind.AFTER, "Show a token, and select the namespace", public=True),
     RespCommand(
         "HELLO [protocol [AUTH namespace token] [SETNAME name]]",
-        *(1, _MANY, Kind.AFTER, "Choose the protocol, 2 or 3, and show a token"),
+        *(1, _MANY, Kind.AFTER, "Select the protocol, 2 or 3, and show a token"),
         public=True,
     ),
     RespCommand("QUIT", 1, _MANY, Kind.AFTER, "Close the connection", public=True),
-    RespCommand("RESET", 1, 1, Kind.AFTER, "Be as it was when the connection was opened", public=True),
-    RespCommand("PING [text]", 1, _MANY, Kind.NOW, "Ask whether the server is there"),
-    RespCommand("ECHO text", 2, 2, Kind.NOW, "Get a text back"),
-    RespCommand("SELECT index", 2, 2, Kind.NOW, "Choose a database: there is 0, namespaces are chosen with AUTH"),
-    RespCommand("INFO [section ...]", 1, _MANY, Kind.NOW, "Look at the server"),
-    RespCommand("CLIENT subcommand [argument ...]", 2, _MANY, Kind.NOW, "Name the connection, or look at it"),
+    RespCommand("RESET", 1, 1, Kind.AFTER, "Reset the connection to its first state", public=True),
+    RespCommand("PING [text]", 1, _MANY, Kind.NOW, "Test the connection"),
+    RespCommand("ECHO text", 2, 2, Kind.NOW, "Return the text"),
+    RespCommand("SELECT index", 2, 2, Kind.NOW, "Select a database: only 0; AUTH selects namespaces"),
+    RespCommand("INFO [section ...]", 1, _MANY, Kind.NOW, "Return figures of the server"),
+    RespCommand("CLIENT subcommand [argument ...]", 2, _MANY, Kind.NOW, "Name the connection, or describe it"),
     RespCommand("COMMAND [COUNT | DOCS | INFO | LIST]", 1, _MANY, Kind.NOW, "List the commands"),
 )
 COMMANDS: Final = {entry.name.encode(): entry for entry in _ALL}

@@ -1,4 +1,4 @@
-"""Commands that are about the connection or the server, not about jobs: most of them are what stock clients of Redis send."""
+"""Commands about the connection or the server, not about jobs. Most are sent by standard Redis clients."""
 
 from __future__ import annotations
 
@@ -27,43 +27,43 @@ if TYPE_CHECKING:
     Now = Callable[[RespSession, Command], bytes]
     After = Callable[[RespSession, Command], Awaitable[bytes]]
 
-#: Names of connections and of libraries may not hold what would break a line of CLIENT LIST.
+#: Names of connections and libraries must not have characters that would break a line of CLIENT LIST.
 _SPACES: Final = frozenset(map(chr, range(33)))
-#: Libraries that take the reply to SUBSCRIBE for Redis' own, whichever way it is sent, and break when it is a message.
+#: Libraries that treat the reply to SUBSCRIBE as Redis' own, in every mode, and fail when it is a message.
 _KEEP_SUBSCRIBE: Final = (b"ioredis", b"node-redis")
 
 
-# What is answered at once.
+# Commands that are answered immediately.
 
 
 def ping(session: RespSession, command: Command) -> bytes:
-    """Answer as miniqueue does, unless the client is a library that insists on what Redis answers."""
+    """Answer PING as miniqueue does, except to a library that requires the answer of Redis."""
     if not session.is_stock:
         return b"+pong\r\n"
     return b"+PONG\r\n" if len(command) == 1 else replies.bulk(command[1])
 
 
 def echo(_session: RespSession, command: Command) -> bytes:
-    """Answer what was said."""
+    """Answer ECHO with its argument."""
     return replies.bulk(command[1])
 
 
 def choose_database(_session: RespSession, command: Command) -> bytes:
-    """Answer SELECT: clients choose the database 0 without being asked."""
+    """Answer SELECT: some clients choose database 0 unasked."""
     arguments.whole(command[1], "index", 0, 2**31)
     return OK if command[1] == b"0" else replies.error("ERR DB index is out of range: there is 0. AUTH chooses a namespace.")
 
 
 def info(session: RespSession, _command: Command) -> bytes:
-    """Answer what clients look at before they begin."""
+    """Answer INFO, which clients read when they connect."""
     lines: dict[str, object] = {"redis_version": f"penstock_v{__version__}", "redis_mode": "standalone", "loading": 0}
-    if session.identity is not None and session.identity.may(ANYWHERE, Right.LOOK):  # they are of all namespaces
+    if session.identity is not None and session.identity.may(ANYWHERE, Right.LOOK):  # these figures cover all namespaces
         lines |= session.figures()
     return replies.bulk("".join(f"{name}:{value}\r\n" for name, value in lines.items()).encode())
 
 
 def client(session: RespSession, command: Command) -> bytes:
-    """Answer what clients say about themselves, and ask."""
+    """Answer the subcommands of CLIENT."""
     session.is_stock = True
     what, rest = command[1].upper(), command[2:]
     number = session.link.number
@@ -103,7 +103,7 @@ def _client_name(word: bytes) -> str:
 
 
 def describe(session: RespSession, command: Command) -> bytes:
-    """Answer COMMAND: what there is, for clients that complete words."""
+    """Answer COMMAND with the list of commands, which clients use for completion."""
     what, rest = (command[1].upper(), command[2:]) if len(command) > 1 else (b"INFO", [])
     if what == b"COUNT" and not rest:
         return replies.value(len(COMMANDS), session.protocol)
@@ -116,7 +116,7 @@ def describe(session: RespSession, command: Command) -> bytes:
     raise InvalidInput(f"unknown subcommand '{arguments.shown(what)}' of COMMAND. There are COUNT, DOCS, INFO and LIST.")
 
 
-# The commands do not change while the server runs: each of these replies is spelled once.
+# The commands do not change while the server runs, so each of these replies is built once.
 
 
 @cache
@@ -148,24 +148,24 @@ def _docs_of(names: Sequence[bytes], protocol: int) -> bytes:
 
 @cache
 def _entry_info(entry: RespCommand, protocol: int) -> bytes:
-    # Flags; where keys are, of which there are none; categories, tips, specifications of keys, subcommands.
+    # Flags; positions of keys (there are none); ACL categories, tips, key specifications, subcommands.
     return replies.value([entry.name.lower(), entry.arity, [], 0, 0, 0, [], [], [], []], protocol)
 
 
 @cache
 def _entry_docs(entry: RespCommand, protocol: int) -> bytes:
-    """Return the name of a command and what is said about it."""
+    """Return the name and the description of a command."""
     docs: Value = {"summary": f"{entry.summary}: {entry.syntax}", "since": __version__, "group": entry.group}
     return replies.bulk(entry.name.lower().encode()) + replies.value(docs, protocol)
 
 
-# What waits until everything before it is answered.
+# Commands that wait until all earlier ones are answered.
 
 
 async def topics(session: RespSession, _command: Command) -> bytes:
-    """Answer the names of the namespace's topics, sorted: as one line, or as a list where clients can tell."""
+    """Answer the sorted topics of the namespace: as one line, or as a list if the client supports it."""
     store, namespace = session.engine.store, session.namespace
-    await settle(1)  # there may be very many, and very many who ask
+    await settle(1)  # the list may be long, and many clients may ask for it
     names = sorted(queue.key.name for queue in store.queues() if queue.key.namespace == namespace and queue.created_at)
     if session.protocol >= 3:
         return replies.array(replies.bulk(name.encode()) for name in names)
@@ -173,26 +173,26 @@ async def topics(session: RespSession, _command: Command) -> bytes:
 
 
 async def receive(session: RespSession, command: Command) -> bytes:
-    """Answer the next message of a topic."""
+    """Answer RECEIVE with the next message of a topic."""
     asked = new_receive(command)
-    if session.link.gone:  # nobody waits on behalf of a client that has hung up
+    if session.link.gone:  # do not wait for a client that has disconnected
         asked = asked._replace(wait_ms=0)
     return await session.received.receive(asked, session.key_of(command[1]), session.identity, session.protocol)
 
 
 async def settle_message(session: RespSession, command: Command) -> bytes:
-    """Do what was said about the message that was received. Raises InvalidInput if there is none."""
+    """Settle the received message. Raises InvalidInput if there is none."""
     word = WORDS[command[0].upper()]
     return await session.received.settle(word, delay_ms_of(command) if word is MessageOutcome.DACK else 0)
 
 
 async def auth(session: RespSession, command: Command) -> bytes:
-    """Let a client in."""
+    """Authenticate a client."""
     return await _show(session, command[-1], command[1] if len(command) == 3 else None) or OK
 
 
 async def hello(session: RespSession, command: Command) -> bytes:
-    """Answer what the server is, in the protocol that was asked for."""
+    """Answer HELLO with a description of the server, in the requested protocol."""
     protocol, place, name = session.protocol, 2, session.name
     if len(command) > 1:
         protocol = arguments.whole(command[1], "Protocol version", -(2**31), 2**31)
@@ -229,7 +229,7 @@ async def hello(session: RespSession, command: Command) -> bytes:
 
 
 async def _show(session: RespSession, token: bytes, user: bytes | None) -> bytes | None:
-    """Show a token; return why it is refused, in the words of Redis if there is no more to be said."""
+    """Authenticate with a token. Return the error if it is refused, in Redis' words if there is no other detail."""
     try:
         await session.show(token, user)
     except Unauthorized as error:
@@ -239,7 +239,7 @@ async def _show(session: RespSession, token: bytes, user: bytes | None) -> bytes
 
 
 async def reset(session: RespSession, _command: Command) -> bytes:
-    """Begin anew: what the client holds goes back."""
+    """Reset the connection, and release what the client holds."""
     await session.close()
     session.forget()
     return b"+RESET\r\n"

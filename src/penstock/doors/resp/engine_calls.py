@@ -1,4 +1,4 @@
-"""Asking the engine for several things at once."""
+"""Runs several engine commands at the same time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def ask(engine: EngineApi, command: Command[T]) -> asyncio.Future[T]:
-    """Run a command. What keeps it from being queued is its answer too, so that others can be asked for before that is seen."""
+    """Run a command. An error at submission is returned in the future, so that callers can submit others first."""
     try:
         return engine.run(command)
     except PenstockError as problem:

@@ -1,4 +1,4 @@
-"""Commands as people type them: words on a line, with quotes as Redis has them."""
+"""Inline commands, as a person types them: words on a line, quoted as in Redis."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from penstock.core.errors import ProtocolError
 
-#: A piece of a word, or what is between words. A closing quote ends its word.
+#: A piece of a word, or the space between words. A closing quote ends its word.
 _PIECE: Final = re.compile(
     rb"""(?P<plain>[^\s"']+)
     |"(?P<double>(?:[^"\\]|\\.)*+)"(?=\s|\Z)
@@ -20,7 +20,7 @@ _ESCAPED: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\
 
 
 def split(line: bytes) -> list[bytes]:
-    """Return the words of a line. Raises ProtocolError for a quote that does not end, or not where a word does."""
+    """Return the words of a line. Raises ProtocolError if a quote is not closed, or is not closed at the end of a word."""
     if b'"' not in line and b"'" not in line:
         return line.split()
     words: list[bytes] = []
@@ -54,5 +54,5 @@ def _unescape(found: re.Match[bytes]) -> bytes:
 
 
 def is_http(words: list[bytes]) -> bool:
-    """Tell whether a line is the beginning of a request of HTTP: somebody has a web browser talk to us."""
+    """Return whether a line is the start of an HTTP request, for example from a web browser."""
     return words[0].upper() in (b"POST", b"HOST:") or (len(words) == 3 and words[2].upper().startswith(b"HTTP/"))

@@ -1,7 +1,7 @@
-"""The listener of the Redis protocol: connections that carry commands to sessions and replies back.
+"""The listener of the Redis protocol: its connections pass commands to sessions, and send the replies.
 
-A connection takes no more from its client than it can work on: nothing is read while much is waiting to be done, or while the
-client does not read its replies. One task works through what arrives.
+A connection reads only what it can process: it stops reading while many bytes wait, or while the client does not read its
+replies. One task per connection processes the commands.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = structlog.get_logger("penstock.resp")
 
 
 class RespListener(ConnectionListener["RespConnection"]):
-    """Accepts connections. ``window`` limits how many commands may come from one address (None: no limit)."""
+    """Accepts connections. ``window`` limits how many commands one address may send in a period (None: no limit)."""
 
     def __init__(
         self,
@@ -53,14 +53,14 @@ class RespListener(ConnectionListener["RespConnection"]):
         self.gate = gate
         self.window = window
         self.numbers = itertools.count(1)
-        self.share = LoopShare(self.clock)  #: of the event loop, for the commands of all connections
+        self.share = LoopShare(self.clock)  #: share of the event loop, for the commands of all connections
         self._since = self.clock.steady_ms()
 
     def connection(self) -> RespConnection:
         return RespConnection(self)
 
     def figures(self) -> dict[str, int]:
-        """Return what INFO shows, none of which has to be counted for it."""
+        """Return the figures of INFO. None of them needs extra counting."""
         return {
             "uptime_in_seconds": (self.clock.steady_ms() - self._since) // 1_000,
             "connected_clients": len(self.connections),
@@ -69,7 +69,7 @@ class RespListener(ConnectionListener["RespConnection"]):
 
 
 class RespConnection(asyncio.Protocol):
-    """One client."""
+    """One connection of a client."""
 
     def __init__(self, listener: RespListener) -> None:
         self._listener = listener
@@ -77,28 +77,28 @@ class RespConnection(asyncio.Protocol):
         self._session: RespSession
         self._transport: asyncio.Transport
         self._task: asyncio.Task[None] | None = None
-        self._next: deque[Command] = deque()  #: commands that were looked at, and not taken
-        self._stirred: asyncio.Future[None] | None = None  #: what the task waits for
-        self._counted_bytes = 0  #: what the listener knows of
-        self._client = ""  #: its address
-        self._taken_bytes = 0  #: of the commands that are being worked on
-        self._hungry = False  #: it can use whatever arrives
+        self._next: deque[Command] = deque()  #: commands that were parsed and not taken
+        self._stirred: asyncio.Future[None] | None = None  #: the wait of the task
+        self._counted_bytes = 0  #: bytes that the listener has counted for this connection
+        self._client = ""  #: the client's address
+        self._taken_bytes = 0  #: bytes of the commands in progress
+        self._hungry = False  #: the task waits for more bytes
         self._writable = True
         self._reading = True
-        self.lost = False  #: the client gets nothing any more
-        self._last_commands = limits.resp_turn_commands  #: that are still begun after that
-        self._lingers = False  #: its last words were said, and it still reads
+        self.lost = False  #: the connection is lost; replies are not sent
+        self._last_commands = limits.resp_turn_commands  #: commands that may still start after the connection is lost
+        self._lingers = False  #: the last reply is sent, and the connection still reads
         self._heard_at = 0
         self._alarm: Alarm | None = None
-        self._hurry: Alarm | None = None  #: goes off when a stranger has had time enough
+        self._hurry: Alarm | None = None  #: deadline for authentication
         self.number = next(listener.numbers)
-        self._last = b""  #: what is said in the end
-        self.gone = False  #: nothing more is taken; it closes when the last command is answered
+        self._last = b""  #: the last reply
+        self.gone = False  #: no more bytes are read; the connection closes after the last command is answered
 
-    # What the event loop tells.
+    # Calls from the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client is there."""
+        """Start the session of a new client."""
         self._transport = cast("asyncio.Transport", transport)
         listener = self._listener
         peer = transport.get_extra_info("peername")
@@ -130,7 +130,7 @@ class RespConnection(asyncio.Protocol):
         self._task = asyncio.get_running_loop().create_task(self._serve(), name="penstock-resp")
 
     def data_received(self, data: bytes) -> None:
-        """Some bytes arrived."""
+        """Parse the bytes that arrived."""
         if self.gone:
             return
         self._heard_at = self._listener.clock.steady_ms()
@@ -141,37 +141,37 @@ class RespConnection(asyncio.Protocol):
             self._refuse(replies.refusal(error))
             return
         if not self._hungry and self._parser.kept > limits.connection_frames_bytes:
-            self._read(on=False)  # there is enough to do
+            self._read(on=False)  # enough bytes are waiting
         self.wake()
 
     def eof_received(self) -> bool:
-        """The client sends no more. What it has sent is answered, but nobody waits on its behalf any more."""
+        """Handle the end of the client's bytes. Its commands are answered, but no command waits any more."""
         self.finish()
         if self._lingers:
             self._transport.close()
         return True
 
     def pause_writing(self) -> None:
-        """The client does not read its replies: take no more commands."""
+        """Stop taking commands, because the client does not read its replies."""
         self._writable = False
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
+        """Continue, because the client has read its replies."""
         self._writable = True
         self.wake()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """The client is gone. Of what it had sent completely, a bounded part is still done: see ``_last_turn``."""
+        """Handle a lost connection. A bounded part of the complete commands is still executed: see ``_last_turn``."""
         self.lost = True
         self._writable = True
         self.finish()
         if self._task is None or self._task.done():
             self._listener.leave(self)
 
-    # What follows.
+    # The end of a connection.
 
     def stop(self) -> None:
-        """The server stops: finish, but do not wait for a client that does not read."""
+        """Finish because the server stops. Do not wait for a client that does not read."""
         self.finish()
         if not self._writable:
             self._transport.abort()
@@ -179,7 +179,7 @@ class RespConnection(asyncio.Protocol):
             self._transport.close()
 
     def finish(self) -> None:
-        """Take nothing more, finish what is here, then close."""
+        """Read no more, finish the commands that have arrived, then close."""
         self.gone = True
         self._session.hang_up()
         for alarm in (self._alarm, self._hurry):
@@ -188,11 +188,11 @@ class RespConnection(asyncio.Protocol):
         self.wake()
 
     def refuse(self, error: PenstockError) -> None:
-        """Say why, and close."""
+        """Send an error, and close."""
         self._refuse(replies.refusal(error))
 
     def _admit(self, namespace: str) -> None:
-        """The client shows who it is: count it for a namespace. Raises TooMany, or NamespaceLimit."""
+        """Count an authenticated client for a namespace. Raises TooMany, or NamespaceLimit."""
         if not self.gone:
             self._listener.enter(self, namespace)
 
@@ -201,20 +201,20 @@ class RespConnection(asyncio.Protocol):
             self._refuse(replies.NOAUTH)
 
     def _refuse(self, last: bytes) -> None:
-        """Close, and say why once what is under way is answered: until then, it would look like an answer to that."""
+        """Close with a last reply, after commands in progress are answered: sent earlier, it would look like their reply."""
         self._last = last
         self._parser.clear()
         self.finish()
 
-    # What the session asks for.
+    # The methods of Link.
 
     @property
     def ahead(self) -> int:
-        """Return how many bytes have arrived that were not looked at yet."""
+        """Return the number of bytes that arrived and are not parsed yet."""
         return self._parser.kept
 
     def write(self, data: bytes) -> None:
-        """Send something, unless there is nobody to get it."""
+        """Send bytes, unless the connection is closed."""
         if not data or self.lost or self._transport.is_closing():
             return
         if self._transport.get_write_buffer_size() > limits.connection_write_bytes_max:
@@ -224,26 +224,26 @@ class RespConnection(asyncio.Protocol):
         self._transport.write(data)
 
     async def writable(self) -> None:
-        """Wait until the client has read what it was sent, more or less."""
+        """Wait until the client has read most of its replies."""
         while not self._writable:
             await self._wait()
 
     def peek(self) -> Command | None:
-        """Return the next command without taking it; None if there is none. Raises ProtocolError."""
+        """Return the next command without taking it, or None. Raises ProtocolError."""
         if not self._next:
             self._next += self._take(1)
         return self._next[0] if self._next else None
 
     def drop(self) -> None:
-        """Take the command that was peeked at."""
+        """Remove the command that ``peek`` returned."""
         self._next.popleft()
 
     def put_back(self, commands: Sequence[Command]) -> None:
-        """Have commands looked at again that were taken."""
+        """Put commands back that were taken, in front of the others."""
         self._next.extendleft(reversed(commands))
 
     async def stir(self) -> None:
-        """Wait until something has arrived, or the client is gone, or ``wake`` is called."""
+        """Wait until bytes arrive, the client disconnects, or ``wake`` is called."""
         if self._is_partial and self._alarm is None and not self.gone:
             self._watch()
         self._read(on=True)
@@ -252,7 +252,7 @@ class RespConnection(asyncio.Protocol):
         self._hungry = False
 
     def wake(self) -> None:
-        """End that wait."""
+        """End the wait of ``stir``."""
         if self._stirred is not None and not self._stirred.done():
             self._stirred.set_result(None)
 
@@ -266,7 +266,7 @@ class RespConnection(asyncio.Protocol):
     # The task.
 
     async def _serve(self) -> None:
-        """Work through what arrives until the end."""
+        """Process commands until the connection ends."""
         try:
             await self._work()
         except Goodbye:
@@ -274,7 +274,7 @@ class RespConnection(asyncio.Protocol):
         except ProtocolError as error:
             self.write(replies.broken(error))
             self._lingers = not error.silent
-        except Exception as error:  # whatever went wrong, the client hears of it, and what it holds goes back
+        except Exception as error:  # after any error, the client gets a reply, and its jobs are released
             log.error("a connection failed unexpectedly", exc_info=error)
             self.write(replies.error("ERR Internal server error"))
         finally:
@@ -286,7 +286,7 @@ class RespConnection(asyncio.Protocol):
             await self._end()
 
     async def _end(self) -> None:
-        """Everything is answered: give back what the client held, and close."""
+        """Release what the client holds, and close. All commands are answered."""
         try:
             await self._session.close()
         finally:
@@ -299,9 +299,9 @@ class RespConnection(asyncio.Protocol):
                 self._listener.leave(self)
 
     def _linger(self) -> None:
-        """Read on for a moment, and throw away what comes.
+        """Continue to read for a short time, and discard the bytes.
 
-        Closed at once, a connection that is still being written to is reset, and its last words are lost.
+        If a connection is closed while the client still sends, it is reset, and its last reply is lost.
         """
         self._transport.write_eof()
         self._read(on=True)
@@ -326,7 +326,7 @@ class RespConnection(asyncio.Protocol):
                 await self.stir()
 
     def _turn(self) -> list[Command]:
-        """Return what is to be done next: of a stranger one command, because that decides what it may send behind it."""
+        """Return the next commands. Before authentication it is one at a time, because it decides the bounds of the next."""
         if self._session.identity is None:
             return [self._next.popleft()] if self._next else self._take(1)
         if not self._next:
@@ -338,7 +338,7 @@ class RespConnection(asyncio.Protocol):
         return commands
 
     def _last_turn(self, commands: list[Command]) -> list[Command]:
-        """Return what is still begun for a client that is lost: an acknowledgement may be among it. The rest is dropped."""
+        """Return the commands that still start for a lost client, as they may include an ack. The rest is dropped."""
         begun = commands[: self._last_commands]
         self._last_commands -= len(begun)
         if not self._last_commands:
@@ -347,7 +347,7 @@ class RespConnection(asyncio.Protocol):
         return begun
 
     def _take(self, count: int) -> list[Command]:
-        """Return the next commands. Those before them are done."""
+        """Return the next commands. All earlier ones are done."""
         parser = self._parser
         parser.bounds = STRANGERS if self._session.identity is None else CLIENTS
         before = parser.kept
@@ -358,10 +358,10 @@ class RespConnection(asyncio.Protocol):
         return commands
 
     def _account(self) -> None:
-        """Have the listener count what this connection keeps in memory, beyond what every connection may.
+        """Report to the listener the memory that this connection uses beyond the part that every connection may use.
 
-        So a small command always gets through, whatever others send. What a command only announces is not counted: it may
-        never come.
+        So a small command is always accepted, whatever other connections send. Announced bytes are not counted before they
+        arrive, because they may never arrive.
         """
         size = max(0, self._parser.kept + self._taken_bytes - limits.connection_frames_bytes)
         if size != self._counted_bytes:
@@ -376,15 +376,15 @@ class RespConnection(asyncio.Protocol):
             else:
                 self._transport.pause_reading()
 
-    # A command that does not go on.
+    # Commands that arrive incompletely.
 
     @property
     def _is_partial(self) -> bool:
-        """Tell whether only the beginning of a command is here, as far as anybody has looked."""
+        """Return whether only the beginning of a command has arrived, as far as the bytes were parsed."""
         return not self._next and self._parser.partial
 
     def _watch(self) -> None:
-        """Look again when the command that is arriving should be complete, or at least have gone on."""
+        """Set an alarm to check whether the partial command has grown."""
         until = self._heard_at + limits.frame_idle_ms_max
         self._alarm = self._listener.clock.call_at(until, self._look)
 

@@ -1,7 +1,7 @@
-"""Cuts a stream of bytes into commands of the Redis protocol: bytes in, words out. It knows no sockets.
+"""Parses a stream of bytes into commands of the Redis protocol. It does no input or output.
 
-A command is an array of bulk strings, or a line of words. What is too large is refused when its length is announced, before any
-of it is kept.
+A command is an array of bulk strings, or a line of words. A command that is too large is refused when its length is
+announced, before any of its bytes are stored.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 _CRLF: Final = b"\r\n"
 _ARRAY: Final = ord("*")
 _BULK: Final = ord("$")
-#: A kind, a number and the end of the line: more than this is no length.
+#: The type, a number and the end of the line. Anything longer is not a valid length.
 _HEADER_BYTES_MAX: Final = 24
 _BLANKS: Final = re.compile(rb"(?:\r?\n)+")
-#: What is announced most of the time, so that it need not be read digit by digit.
+#: Common lengths, so that they need not be parsed digit by digit.
 _LENGTHS: Final = {str(number).encode(): number for number in range(1_024)}
 
 
 class Bounds:
-    """What a command may be. ``args_max`` counts its name; ``bulk_bytes_max`` is for each word, and for a line."""
+    """Limits of a command. ``args_max`` counts its name; ``bulk_bytes_max`` is for each argument and each inline line."""
 
     def __init__(self, args_max: int, bulk_bytes_max: int, *, stranger: bool = False) -> None:
         self.args_max = args_max
@@ -41,41 +41,41 @@ CLIENTS: Final = Bounds(limits.resp_args_max, limits.payload_bytes_max)
 
 
 class RespParser:
-    """``receive`` bytes, ``take`` commands. ``bounds`` may be changed between two commands."""
+    """Parser of one connection: ``receive`` bytes, ``take`` commands. ``bounds`` may be changed between two commands."""
 
     def __init__(self, bounds: Bounds = CLIENTS) -> None:
         self.bounds = bounds
-        self.kept = 0  #: bytes that are here and are not part of a command that was taken
+        self.kept = 0  #: received bytes that are not part of a command that was taken
         self._data = b""
-        self._at = 0  #: where in it the next byte is
-        self._chunks: list[bytes] = []  #: what arrived since
-        self._wanted = 0  #: as long as fewer bytes than this are here, there is nothing new to be seen
-        self._words: Command = []  #: of the command that is arriving
-        self._left = 0  #: words that it lacks
-        self._room = 0  #: bytes that they may have together
+        self._at = 0  #: position of the next byte in the data
+        self._chunks: list[bytes] = []  #: bytes that arrived since
+        self._wanted = 0  #: with fewer bytes than this, there is nothing new to parse
+        self._words: Command = []  #: the words of the partial command
+        self._left = 0  #: words that are missing
+        self._room = 0  #: bytes that the missing words may have together
         self._broken: ProtocolError | None = None
 
     @property
     def partial(self) -> bool:
-        """Tell whether the beginning of a command is here that was not taken."""
+        """Return whether there is the beginning of a command that was not taken."""
         return self.kept > 0 or self._left > 0
 
     def receive(self, data: bytes) -> None:
-        """Take what arrived. Behind what was malformed, nothing is kept."""
+        """Add bytes that arrived. After malformed bytes, nothing is stored."""
         if self._broken is None:
             self._chunks.append(data)
             self.kept += len(data)
 
     def clear(self) -> None:
-        """Forget what is here."""
+        """Discard all bytes."""
         self._data, self._at, self.kept, self._wanted, self._left = b"", 0, 0, 0, 0
         self._chunks.clear()
         self._words = []
 
     def take(self, count: int) -> list[Command]:
-        """Return the next commands, ``count`` at most; none if none is complete.
+        """Return up to ``count`` complete commands; none if none is complete.
 
-        Raises ProtocolError for what is malformed or too large, once everything in front of it was taken.
+        Raises ProtocolError for malformed or too large input, after all commands in front of it were taken.
         """
         commands: list[Command] = []
         if self._broken is not None:
@@ -104,8 +104,8 @@ class RespParser:
         data, at, size = self._data, self._at, len(self._data)
         words, left, room = self._words, self._left, self._room
         args_max, bulk_bytes_max, find, length_of = self.bounds.args_max, self.bounds.bulk_bytes_max, data.find, _LENGTHS.get
-        wanted = 0  # bytes that the next word or line needs, more than is here; 0: that is not known, or there is nothing
-        again, name, args = b"", b"", 0  # how the command before this one began: most pipelines repeat one
+        wanted = 0  # bytes that the next word or line needs, more than there are; 0: unknown, or there are none
+        again, name, args = b"", b"", 0  # the start of the previous command: most pipelines repeat one
         while len(commands) < count:
             if not left:
                 if at >= size:
@@ -123,7 +123,7 @@ class RespParser:
                     at, words = at if wanted else end + 2, []
                 if wanted:
                     break
-                if not left and not words:  # a line, or an empty command
+                if not left and not words:  # an inline command, or an empty array
                     continue
             while left:
                 if at < size and data[at] != _BULK:
@@ -159,9 +159,9 @@ class RespParser:
         self._keep(at, (wanted or 1) if len(commands) < count else 0)
 
     def _read_header(self, at: int, end: int) -> tuple[int, int]:
-        """Read how many words an array has, when it is no usual number. Returns it, and the bytes wanted if it is incomplete.
+        """Parse an array length that is not in ``_LENGTHS``. Return it, and the bytes wanted if it is incomplete.
 
-        ``end``: where the line ends; below 0: it is not here. None are 0, and so are less than none.
+        ``end``: the end of the line; below 0: it has not arrived. 0 and negative lengths give 0.
         """
         if end < 0:
             return 0, _wanted(len(self._data) - at, "too big mbulk count string")
@@ -171,7 +171,7 @@ class RespParser:
         return max(number, 0), 0
 
     def _read_line(self, at: int, commands: list[Command]) -> tuple[int, int]:
-        """Read a command that is a line of words. Returns where it ends, and the bytes wanted if it is incomplete."""
+        """Parse an inline command. Return its end, and the bytes wanted if it is incomplete."""
         data, size = self._data, len(self._data)
         end = data.find(b"\n", at)
         if (size if end < 0 else end) - at > self.bounds.line_bytes_max:
@@ -183,12 +183,12 @@ class RespParser:
         if words:
             _check_line(words, self.bounds)
             commands.append(words)
-        elif blanks := _BLANKS.match(data, at):  # a million empty lines should take no time
+        elif blanks := _BLANKS.match(data, at):  # many empty lines must cost little time
             at = blanks.end()
         return at, 0
 
     def _keep(self, at: int, wanted: int) -> None:
-        """Keep what is here from a place on."""
+        """Keep the bytes from a position on."""
         if at >= len(self._data):
             self._data, self._at, self.kept = b"", 0, 0
         else:
@@ -199,21 +199,21 @@ class RespParser:
 def _check_line(words: Command, bounds: Bounds) -> None:
     if len(words) > bounds.args_max:
         raise ProtocolError(f"{bounds.whose} multibulk length")
-    if not words[0].isascii() or b"" < words[0][:1] <= b" ":  # the first bytes of TLS, for example
+    if not words[0].isascii() or b"" < words[0][:1] <= b" ":  # for example the first bytes of TLS
         raise ProtocolError("this is not the Redis protocol, or TLS is spoken and not expected here", silent=True)
     if is_http(words):
         raise ProtocolError("this is not an HTTP server", silent=True)
 
 
 def _wanted(here: int, problem: str) -> int:
-    """Return the bytes that a header needs of which ``here`` are here. Raises ProtocolError if it is too long."""
+    """Return the bytes that a header needs, when ``here`` bytes have arrived. Raises ProtocolError if it is too long."""
     if here >= _HEADER_BYTES_MAX:
         raise ProtocolError(problem)
     return here + 1
 
 
 def _number(digits: bytes, problem: str) -> int:
-    """Read a length. Raises ProtocolError for anything but digits, with a minus or without, and no zero in front."""
+    """Parse a length: digits without leading zeros, with an optional minus. Raises ProtocolError."""
     unsigned = digits.removeprefix(b"-")
     if not unsigned.isdigit() or (unsigned[0] == 48 and len(digits) > 1):
         raise ProtocolError(problem)

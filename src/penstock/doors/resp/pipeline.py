@@ -1,4 +1,4 @@
-"""PULL, DONE and FAIL: what workers ask and say, given to the engine together where that makes no difference."""
+"""PULL, DONE and FAIL: consecutive commands are given to the engine together if the outcome is the same."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 
 class SettleCommand(NamedTuple):
-    """What a DONE or FAIL says."""
+    """The arguments of a DONE or FAIL."""
 
-    text: str  #: the id as it was given
+    text: str  #: the id, as the client wrote it
     hold: LeaseRef
     failed: bool = False
-    error: str | None = None  #: why, of a FAIL
+    error: str | None = None  #: the error text of a FAIL
 
     @property
     def fenced(self) -> bool:
-        """Tell whether it has a token, and so means one delivery and no other."""
+        """Return whether it has a token, and so applies to one delivery only."""
         return self.hold.token is not None
 
 
 def new_settle_command(command: Sequence[bytes], *, failed: bool) -> SettleCommand:
-    """Read a DONE or FAIL. An empty token is none. Raises InvalidInput."""
+    """Parse a DONE or FAIL. An empty token means no token. Raises InvalidInput."""
     name = arguments.text(command[1], "id")
     token = arguments.text(command[2], "token") if len(command) > 2 and command[2] else None
     why = arguments.text(command[3], "error", limits.error_chars_max) if len(command) > 3 and command[3] else None
@@ -53,26 +53,26 @@ class Pipeline:
     def __init__(self, engine: EngineApi, namespace: str, slots: list[bytes], held: PulledJobs) -> None:
         self._engine = engine
         self._namespace = namespace
-        self._slots = slots  #: where the replies go
+        self._slots = slots  #: the replies, in order
         self._held = held
         self._pulls: dict[QueueKey, Pulls] = {}
-        self._jobs = 0  #: that are asked for
+        self._jobs = 0  #: the number of jobs that the pulls ask for
         self._settlings: list[tuple[SettleCommand, int]] = []
 
     def takes_pull(self, pull: Pull) -> bool:
-        """Tell whether a pull can be done together with these."""
+        """Return whether a pull can be executed together with these commands."""
         fenced = not self._settlings or self._settlings[0][0].fenced
         return fenced and (self._jobs + pull.jobs <= limits.claim_jobs_max or not self._jobs)
 
     def takes_settling(self, settling: SettleCommand) -> bool:
-        """Tell whether a settlement can be done together with these."""
+        """Return whether a settlement can be executed together with these commands."""
         if self._pulls and not settling.fenced:
             return False
         first = self._settlings[0][0] if self._settlings else settling
         return (first.failed, first.fenced) == (settling.failed, settling.fenced)
 
     def add_pull(self, pull: Pull) -> None:
-        """Take a pull; its reply goes to the end of the slots."""
+        """Add a pull; its reply goes to the end of the slots."""
         pulls = self._pulls.get(pull.queue)
         if pulls is None:
             pulls = self._pulls[pull.queue] = Pulls(self._engine, pull.queue, self._held)
@@ -81,12 +81,12 @@ class Pipeline:
         self._slots.append(b"")
 
     def add_settling(self, settling: SettleCommand) -> None:
-        """Take a settlement; its reply goes to the end of the slots."""
+        """Add a settlement; its reply goes to the end of the slots."""
         self._settlings.append((settling, len(self._slots)))
         self._slots.append(b"")
 
     async def finish(self) -> None:
-        """Do them, and fill the slots."""
+        """Execute the commands, and fill the slots."""
         settled = [(part, self._settle(part)) for part in self._parts()]
         for pulls in self._pulls.values():
             pulls.begin()
@@ -101,7 +101,7 @@ class Pipeline:
             await pulls.finish(self._slots)
 
     def _parts(self) -> list[list[tuple[SettleCommand, int]]]:
-        """Return the settlements that are one to the engine: all of them or, of failures, those with the same error."""
+        """Group the settlements into engine commands: all together or, for failures, those with the same error."""
         parts: list[list[tuple[SettleCommand, int]]] = []
         for each in self._settlings:
             if not parts or parts[-1][0][0].error != each[0].error:

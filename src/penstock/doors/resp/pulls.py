@@ -1,4 +1,4 @@
-"""PULL: what workers ask for, and what they hold until they say how it went."""
+"""PULL: its arguments, and the jobs that a client holds until it settles them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FLAGS = (b"DETACH",)
 
 
 class Pull(NamedTuple):
-    """What a PULL asks for. ``detached``: the jobs stay the worker's when its connection ends."""
+    """The arguments of a PULL. ``detached``: the jobs stay leased when the connection ends."""
 
     queue: QueueKey
     jobs: int = 1
@@ -38,7 +38,7 @@ class Pull(NamedTuple):
 
 
 def new_pull(queue: QueueKey, command: Sequence[bytes]) -> Pull:
-    """Read a PULL. Raises InvalidInput."""
+    """Parse a PULL. Raises InvalidInput."""
     if len(command) == 2:
         return Pull(queue)
     given = arguments.options(command[2:], _OPTIONS, _FLAGS)
@@ -51,9 +51,9 @@ def new_pull(queue: QueueKey, command: Sequence[bytes]) -> Pull:
 
 
 class PulledJobs:
-    """The jobs a client has pulled and not settled. They go back when its connection ends.
+    """The jobs that a client has pulled and not settled. They are released when its connection ends.
 
-    Of very many, the oldest are forgotten: their leases will run out.
+    If there are too many, the oldest are no longer tracked, and their leases expire.
     """
 
     def __init__(self, engine: EngineApi) -> None:
@@ -64,7 +64,7 @@ class PulledJobs:
         return bool(self._tokens)
 
     def take(self, pull: Pull, deliveries: Sequence[Delivery]) -> bytes:
-        """Take note of what a pull got, and spell it: of each job its id, its token and its payload."""
+        """Record the jobs of a pull, and return the reply: for each job its id, its token and its payload."""
         if not pull.detached:
             for job, _ in deliveries:
                 self._tokens[job.custom_id or job.id] = job.token
@@ -76,11 +76,11 @@ class PulledJobs:
         )
 
     def drop(self, ref: int | str) -> None:
-        """Take note that a job is settled."""
+        """Remove a job that is settled."""
         self._tokens.pop(ref, None)
 
     async def give_back(self, namespace: str) -> None:
-        """Make them ready again, untouched. If that cannot be done now, their leases will run out."""
+        """Release all jobs: they are ready again, without a counted attempt. If that fails, their leases expire."""
         holds = [LeaseRef(ref, token) for ref, token in self._tokens.items()]
         self._tokens.clear()
         if holds:
@@ -89,7 +89,7 @@ class PulledJobs:
 
 
 class Pulls:
-    """Pulls that do not wait, from one queue: the engine is asked once, and each gets its share, first come first served."""
+    """Pulls of one queue that do not wait. One claim serves them all, first come, first served."""
 
     def __init__(self, engine: EngineApi, queue: QueueKey, held: PulledJobs) -> None:
         self._engine = engine
@@ -100,16 +100,16 @@ class Pulls:
         self._first: asyncio.Future[list[Delivery]]
 
     def add(self, pull: Pull, place: int) -> None:
-        """Take one more; its reply goes to a place."""
+        """Add a pull; its reply goes to a place in the slots."""
         self._pulls.append((pull, place))
         self._wanted += pull.jobs
 
     def begin(self) -> None:
-        """Ask."""
+        """Submit the claim."""
         self._first = ask(self._engine, Claim(self._queue, self._wanted))
 
     async def finish(self, slots: list[bytes]) -> None:
-        """Fill the slots."""
+        """Fill the slots with the replies."""
         deliveries: list[Delivery] = []
         problem: PenstockError | None = None
         try:
@@ -124,9 +124,9 @@ class Pulls:
             slots[place] = self._held.take(pull, share) if share or problem is None else refusal(problem)
 
     async def _ask_again(self, deliveries: list[Delivery]) -> None:
-        """Some of the jobs in front may have expired: then there is more for those who come last.
+        """Claim again, because some of the jobs in front may have expired and more may be ready for the last pulls.
 
-        The engine hands out so many bytes at once and no more; beyond that, who comes last is told there is nothing.
+        The engine returns a limited number of bytes at once. Beyond that limit, the last pulls get no jobs.
         """
         while len(self._pulls) > 1 and deliveries and len(deliveries) < self._wanted and self._may_be_more():
             if sum(job.size for job, _ in deliveries) >= limits.claim_batch_bytes_max:

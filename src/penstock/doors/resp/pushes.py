@@ -1,4 +1,4 @@
-"""PUBLISH and PUSH: what comes one after the other is given to the engine together."""
+"""PUBLISH and PUSH: consecutive commands are given to the engine together."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _OPTIONS = (b"PRIORITY", b"DELAY", b"ID")
 
 
 async def new_large_job(command: Sequence[bytes]) -> NewJob:
-    """Read what a PUSH with a large payload asks for, in slices: see ``new_job``."""
+    """Build the job of a PUSH with a large payload, in slices: see ``new_job``."""
     return new_job(command, await in_slices(wrap_steps(command[2])))
 
 
 def new_job(command: Sequence[bytes], wrapped: tuple[bytes, bytes | None] | None = None) -> NewJob:
-    """Read what a PUSH asks for: a job with the options it names, and otherwise as the jobs door makes them.
+    """Build the job of a PUSH: with the given options, and with the defaults of the jobs door.
 
-    ``wrapped``: what is stored of its payload, if that is known already. Raises InvalidInput.
+    ``wrapped``: the stored form of its payload, if it is known already. Raises InvalidInput.
     """
     data, options = wrap(command[2]) if wrapped is None else wrapped
     if len(command) == 3:
@@ -49,20 +49,20 @@ def new_job(command: Sequence[bytes], wrapped: tuple[bytes, bytes | None] | None
 
 
 class Pushes:
-    """Pushes that are answered together: one command of the engine for each queue, so each queue keeps their order."""
+    """Pushes that are answered together: one engine command for each queue, so each queue keeps their order."""
 
     def __init__(self, engine: EngineApi, slots: list[bytes]) -> None:
         self._engine = engine
-        self._slots = slots  #: where the replies go
+        self._slots = slots  #: the replies, in order
         self._lots: dict[QueueKey, tuple[list[NewJob], list[int], list[bool]]] = {}
-        self._named = False  #: some have an id of their producer's: whose is first matters over all queues
+        self._named = False  #: some have a custom id: then the order over all queues matters
 
     def takes(self, key: QueueKey, job: NewJob) -> bool:
-        """Tell whether one more can be done together with these."""
+        """Return whether a push can be executed together with these."""
         return not (self._named or job.job_id) or list(self._lots) == [key]
 
     def add(self, key: QueueKey, job: NewJob, publish: bool) -> None:
-        """Take one more; its reply goes to the end of the slots."""
+        """Add a push; its reply goes to the end of the slots."""
         lot = self._lots.get(key)
         if lot is None:
             lot = self._lots[key] = ([], [], [])
@@ -74,7 +74,7 @@ class Pushes:
             self._named = True
 
     async def finish(self) -> None:
-        """Do them, and fill the slots."""
+        """Execute the pushes, and fill the slots."""
         under_way = [ask(self._engine, Push(key, lot[0])) for key, lot in self._lots.items()]
         for (key, (jobs, places, publish)), answer in zip(self._lots.items(), under_way, strict=True):
             try:
@@ -86,7 +86,7 @@ class Pushes:
             self._fill(done, places, publish)
 
     async def _one_by_one(self, key: QueueKey, jobs: Sequence[NewJob]) -> list[Job | PenstockError]:
-        """Together they were refused: one of them may be why, and is no reason to refuse the others."""
+        """Push one by one after all were refused together, because one bad push must not refuse the others."""
         done: list[Job | PenstockError] = []
         for answer in [ask(self._engine, Push(key, [job])) for job in jobs]:
             try:
@@ -105,5 +105,5 @@ class Pushes:
 
 
 def failed_to_publish(problem: PenstockError) -> bytes:
-    """Say so in the contract's words, and why."""
+    """Return the error reply of a PUBLISH: the words of the contract, and the reason."""
     return error(f"failed to publish: {problem}")

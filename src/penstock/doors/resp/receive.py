@@ -1,6 +1,6 @@
-"""RECEIVE: one message of a topic, as a plain request with one reply, for libraries that keep SUBSCRIBE for themselves.
+"""RECEIVE: one message of a topic, as a plain request with one reply, for libraries that use SUBSCRIBE for pub/sub.
 
-The connection holds the message until ACK, NACK, BACK or DACK says what became of it. Each of these has one reply, too.
+The connection holds the message until ACK, NACK, BACK or DACK settles it. Each of these has one reply, too.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ if TYPE_CHECKING:
     from penstock.doors.topics.subscriber import Subscriber, Subscribers, TopicMessage
 
 WORDS: Final = {word.value.encode(): word for word in MessageOutcome}
-#: How a word that could not be done is called: the original says the same of DACK as of NACK.
+#: Names of the failed commands in errors: the original uses the same name for DACK and NACK.
 NAMES: Final = {
     MessageOutcome.ACK: "ack",
     MessageOutcome.NACK: "nack",
     MessageOutcome.BACK: "back",
     MessageOutcome.DACK: "nack",
 }
-#: Without a number, DACK puts a message off for as long as it did when it took none.
+#: The default delay of DACK, in seconds. It is the fixed delay of the first version, which had no argument.
 _DACK_S: Final = 1
 _OPTIONS: Final = (b"WAIT",)
 _FLAGS: Final = (b"ACK", b"WITHDACKS")
 
 
 class Receive(NamedTuple):
-    """What a RECEIVE asks for."""
+    """The arguments of a RECEIVE."""
 
     wait_ms: int = 0
-    acks: bool = False  #: the message in hand is done
-    with_dacks: bool = False  #: the reply also says how often the message was put off
+    acks: bool = False  #: acknowledge the held message first
+    with_dacks: bool = False  #: the reply also has the number of DACKs of the message
 
 
 def new_receive(command: Command) -> Receive:
-    """Read a RECEIVE. Raises InvalidInput."""
+    """Parse a RECEIVE. Raises InvalidInput."""
     given = arguments.options(command[2:], _OPTIONS, _FLAGS)
     wait_ms = arguments.whole(given.get(b"WAIT", b"0"), "WAIT", 0, limits.claim_wait_ms_max)
     return Receive(wait_ms, b"ACK" in given, b"WITHDACKS" in given)
 
 
 def delay_ms_of(command: Command) -> int:
-    """Return for how long a DACK puts its message off, in ms. Raises InvalidInput."""
+    """Return the delay of a DACK, in ms. Raises InvalidInput."""
     seconds = _DACK_S
     if len(command) > 1:
         try:
@@ -64,12 +64,12 @@ def delay_ms_of(command: Command) -> int:
 
 
 class Received:
-    """The message that a connection has received, if there is one. It goes back to the front when the connection ends."""
+    """The message that a connection holds, if any. It returns to the front of its topic when the connection ends."""
 
     def __init__(self, subscribers: Subscribers, clock: Clock) -> None:
         self._subscribers = subscribers
         self._clock = clock
-        self._subscriber: Subscriber | None = None  #: while a message is held, or waited for
+        self._subscriber: Subscriber | None = None  #: set while a message is held, or waited for
         self._expiry: Expiry | None = None
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -77,7 +77,7 @@ class Received:
         return self._subscriber is not None and self._subscriber.hold is not None
 
     async def receive(self, asked: Receive, key: QueueKey, identity: Identity | None, protocol: int) -> bytes:
-        """Return the reply to a RECEIVE: the next message of a topic, or nothing when its time is over."""
+        """Return the reply to a RECEIVE: the next message of a topic, or nothing when the wait time is over."""
         try:
             message = await self._next(asked, key, identity)
         except NextFailed as problem:
@@ -110,7 +110,7 @@ class Received:
         return self._subscriber if self else None
 
     async def settle(self, word: MessageOutcome, delay_ms: int) -> bytes:
-        """Return the reply to what is said about the message in hand. Raises InvalidInput if there is none."""
+        """Settle the held message, and return the reply. Raises InvalidInput if there is none."""
         held = self._held()
         if held is None:
             raise InvalidInput(
@@ -125,12 +125,12 @@ class Received:
         return OK
 
     def hang_up(self) -> None:
-        """The client is gone: wait for nothing on its behalf."""
+        """Stop waiting, because the client is disconnected."""
         if self._subscriber is not None and not self:
             self._subscriber.end()
 
     async def give_back(self) -> None:
-        """Put the message in hand back to the front of its topic, and wait for none."""
+        """Return the held message to the front of its topic, and stop waiting."""
         subscriber, self._subscriber = self._subscriber, None
         if self._expiry is not None:
             self._expiry.cancel()
@@ -139,7 +139,7 @@ class Received:
             await subscriber.close()
 
     def _expire(self) -> None:
-        """The client's token has expired, and with it the right to hold a message."""
+        """Release the held message, because the client's token has expired."""
         self._expiry = None
         leaving = asyncio.get_running_loop().create_task(self.give_back(), name="penstock-resp-expiry")
         self._leaving.add(leaving)

@@ -1,4 +1,4 @@
-"""How replies are spelled in the Redis protocol: RESP2, and RESP3 for what that has words for."""
+"""Encodes replies of the Redis protocol: RESP2, and RESP3 for types that RESP2 does not have."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from penstock.core.errors import Forbidden, InvalidInput, PenstockError, Protoco
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    #: What the descriptions of the server and of its commands are made of.
+    #: The values in descriptions of the server and its commands.
     Value = bytes | str | int | None | list["Value"] | dict[str, "Value"]
 
 OK: Final = b"+OK\r\n"
-#: A line of an error must not be the place to put a payload.
+#: Limit of an error line, so that it does not repeat a payload.
 _ERROR_CHARS_MAX: Final = 512
 
 
 def simple(text: str) -> bytes:
-    """Spell a short text without line breaks."""
+    """Encode a short text without line breaks."""
     return b"+" + text.encode() + b"\r\n"
 
 
 def bulk(data: bytes) -> bytes:
-    """Spell bytes."""
+    """Encode bytes as a bulk string."""
     return b"$%d\r\n%b\r\n" % (len(data), data)
 
 
 def array(items: Iterable[bytes]) -> bytes:
-    """Spell a list of what is spelled already."""
+    """Encode an array of encoded items."""
     spelled = list(items)
     return b"*%d\r\n%b" % (len(spelled), b"".join(spelled))
 
 
 def mapping(pairs: Mapping[str, Value], protocol: int) -> bytes:
-    """Spell names and values: RESP2 has no word for a map, so it is a list there."""
+    """Encode a map. RESP2 has no map, so there it is an array."""
     kind, size = (b"%", len(pairs)) if protocol >= 3 else (b"*", 2 * len(pairs))
     spelled = b"".join(bulk(name.encode()) + value(each, protocol) for name, each in pairs.items())
     return b"%b%d\r\n%b" % (kind, size, spelled)
 
 
 def value(item: Value, protocol: int) -> bytes:
-    """Spell anything."""
+    """Encode a value of any type."""
     if item is None:
         return b"_\r\n" if protocol >= 3 else b"$-1\r\n"
     if isinstance(item, int):
@@ -54,23 +54,23 @@ def value(item: Value, protocol: int) -> bytes:
 
 
 def error(text: str) -> bytes:
-    """Spell an error; its first word is its code, if it has one. Whatever it quotes, it stays one line."""
+    """Encode an error. Its first word is its code, if it has one. Line breaks in the text are replaced."""
     line = " ".join(text[:_ERROR_CHARS_MAX].split())
     return b"-" + line.encode("utf-8", "replace") + b"\r\n"
 
 
 def refusal(problem: PenstockError) -> bytes:
-    """Spell why something was refused, with a code in front as Redis has them, or with ours."""
+    """Encode an error of the server, with a code of Redis if there is one, or with ours."""
     return error(f"{code_of(problem)} {problem}")
 
 
 def broken(problem: ProtocolError) -> bytes:
-    """Spell what is wrong with the protocol; nothing, if whoever is there speaks another."""
+    """Encode a protocol error. Return nothing if the client uses another protocol."""
     return b"" if problem.silent else error(f"ERR Protocol error: {problem}")
 
 
 def code_of(problem: PenstockError) -> str:
-    """Return the first word of an error."""
+    """Return the code of an error, its first word."""
     if isinstance(problem, InvalidInput):
         return "ERR"
     if isinstance(problem, Unauthorized):
@@ -79,7 +79,7 @@ def code_of(problem: PenstockError) -> str:
 
 
 def wrong_arity(name: str) -> bytes:
-    """Spell that a command has too few or too many words, as Redis does."""
+    """Encode the error of Redis for a wrong number of arguments."""
     return error(f"ERR wrong number of arguments for '{name.lower()}' command")
 
 

@@ -1,7 +1,7 @@
-"""One client's conversation: who it is, where it works, and what is done for it, in the order it asks.
+"""The session of one client: its identity, its namespace, and its commands, executed in order.
 
-Commands of one kind that come one after the other are given to the engine together and answered together. Where another kind
-begins, everything before it is answered first, so the outcome is as if each was done by itself.
+Consecutive commands of one kind are given to the engine together and answered together. Before a command of another kind,
+all earlier ones are answered. So the outcome is the same as if each command was executed alone.
 """
 
 from __future__ import annotations
@@ -48,51 +48,54 @@ if TYPE_CHECKING:
 log = structlog.get_logger("penstock.resp")
 
 
-#: Commands after which the session looks at the time again: to look before each would cost more than the smallest commands.
+#: Commands between two checks of the time: a check before each would cost more than the smallest commands.
 _LOOKS_EVERY: Final = 8
-#: Commands that only ask. They are not done for a client that is lost.
+#: Commands that only read or claim. They are skipped when the connection is lost.
 _ASKS: Final = frozenset(name for name, entry in COMMANDS.items() if entry.kind in (Kind.NOW, Kind.PULL)) | {b"TOPICS"}
 
 
 class Goodbye(Exception):
-    """The conversation is over."""
+    """Ends the session."""
 
 
 class Link(Protocol):
-    """What carries the conversation."""
+    """The connection, as the session uses it."""
 
-    number: int  #: tells it from all others of this server
-    gone: bool  #: the client sends no more
-    lost: bool  #: nor does it get anything any more
+    number: int  #: its number, unique in this server
+    gone: bool  #: the client sends nothing more
+    lost: bool  #: the connection is lost: replies are not sent
 
     @property
     def ahead(self) -> int:
-        """Return how many bytes have arrived that were not looked at yet."""
+        """Return the number of bytes that arrived and are not parsed yet."""
 
     def write(self, data: bytes) -> None:
-        """Send something."""
+        """Send bytes."""
 
     async def writable(self) -> None:
-        """Wait until the client has read what it was sent, more or less."""
+        """Wait until the client has read most of its replies."""
 
     def peek(self) -> Command | None:
-        """Return the next command without taking it; None if there is none. Raises ProtocolError."""
+        """Return the next command without taking it, or None. Raises ProtocolError."""
 
     def drop(self) -> None:
-        """Take the command that was peeked at."""
+        """Remove the command that ``peek`` returned."""
 
     def put_back(self, commands: Sequence[Command]) -> None:
-        """Have commands looked at again that were taken."""
+        """Put commands back that were taken, in front of the others."""
 
     async def stir(self) -> None:
-        """Wait until something has arrived, or the client is gone, or ``wake`` is called."""
+        """Wait until bytes arrive, the client disconnects, or ``wake`` is called."""
 
     def wake(self) -> None:
-        """End that wait."""
+        """End the wait of ``stir``."""
 
 
 class RespSession:
-    """``gate`` knows the tokens; ``window`` limits how many commands may come from the address ``client`` (None: no limit)."""
+    """The session of one client.
+
+    ``gate`` checks tokens. ``window`` limits how many commands the address ``client`` may send in a period (None: no limit).
+    """
 
     def __init__(
         self,
@@ -107,51 +110,51 @@ class RespSession:
         share: LoopShare | None = None,
     ) -> None:
         self._share = LoopShare(engine.clock) if share is None else share
-        self.figures = figures  #: that INFO shows
+        self.figures = figures  #: returns the figures of INFO
         self.engine = engine
         self.gate = gate
         self.subscribers = subscribers
         self.link = link
         self.client = client
-        #: Counts the connection for a namespace, when its client shows who it is; raises TooMany if that has its share.
+        #: Counts the connection for a namespace after authentication. Raises TooMany if the namespace has used its share.
         self.admit: Callable[[str], None] = lambda _namespace: None
         self.held = PulledJobs(engine)
         self.received = Received(subscribers, engine.clock)
         self._window = window
         self._slots: list[bytes] = []  #: replies that were not sent yet, in order
-        self._unsent_bytes = 0  #: of those among them that were made at once
-        self._open: Pushes | Pipeline | None = None  #: what is being gathered
-        self._allowed: set[bytes] = set()  #: commands the client may use, as of this turn
-        self._key = QueueKey("", "")  #: the queue of the topic that was named last
+        self._unsent_bytes = 0  #: bytes of the replies of commands that were answered immediately
+        self._open: Pushes | Pipeline | None = None  #: the open group of commands
+        self._allowed: set[bytes] = set()  #: commands that the client may use, checked in this turn
+        self._key = QueueKey("", "")  #: the queue of the last topic
         self._waiting: PendingClaim | None = None
         self._logs_commands = log.is_enabled_for(logging.DEBUG)
         self.forget()
 
     def forget(self) -> None:
-        """Be as it was when the client came."""
+        """Reset the session to its first state."""
         self.namespace = DEFAULT_NAMESPACE
         self.identity: Identity | None = self.gate.anybody if self.gate.is_open else None
         self.protocol = 2
         self.name = ""
-        self.is_stock = False  #: it is a library made for Redis, and expects what Redis answers
-        self.keeps_subscribe = False  #: its library can use SUBSCRIBE for nothing but Redis' own pub/sub
+        self.is_stock = False  #: the client is a Redis library, and expects the answers of Redis
+        self.keeps_subscribe = False  #: the library uses SUBSCRIBE only for the pub/sub of Redis
         self._topic: bytes | None = None
 
     async def close(self) -> None:
-        """Give back what the client holds."""
+        """Release what the client holds."""
         await self.received.give_back()
         await self.held.give_back(self.namespace)
 
     def hang_up(self) -> None:
-        """The client is gone: nobody waits on its behalf any more."""
+        """End all waits, because the client is disconnected."""
         if self._waiting is not None:
             self._waiting.give_up()
         self.received.hang_up()
 
-    # Who it is.
+    # Authentication.
 
     async def show(self, token: bytes, user: bytes | None) -> None:
-        """Let the client in if its token is good, and have it work in the namespace that its user name is.
+        """Authenticate the client, and set its namespace to the user name.
 
         Raises Unauthorized, or InvalidInput.
         """
@@ -168,19 +171,19 @@ class RespSession:
         self.namespace, self.identity, self._topic = namespace, identity, None
 
     def log_command(self, command: Command) -> None:
-        """Log a command at level debug: its name and what it is about. The rest may be data, or a token."""
+        """Log a command at level debug: its name and its first argument. The rest may be data, or a token."""
         if self._logs_commands:
             entry = COMMANDS.get(command[0].upper())
             about = {"of": arguments.shown(command[1])} if entry is not None and entry.named and len(command) > 1 else {}
             log.debug("command", name=arguments.shown(command[0]).upper(), **about, client=self.client)
 
     def check_pace(self) -> None:
-        """Count a command. Raises RateLimited if the client's address asks too often."""
+        """Count a command. Raises RateLimited if the client's address sends too many."""
         if self._window is not None:
             self._window.check(self.client)
 
     def _check(self, name: bytes, entry: RespCommand | None) -> None:
-        """Raise Unauthorized or Forbidden unless the client may use a command, now. It is looked at once a turn."""
+        """Raise Unauthorized or Forbidden unless the client may use a command now. The result is kept for one turn."""
         if name in self._allowed or (entry is not None and entry.public):
             return
         if self.identity is None:
@@ -190,10 +193,10 @@ class RespSession:
         if entry is not None:
             self._allowed.add(name)
 
-    # What it asks.
+    # Commands.
 
     async def work(self, commands: Sequence[Command]) -> None:
-        """Do some commands, and answer them; the one who asks has a turn for the first of them. Raises Goodbye."""
+        """Execute commands, and answer them. The caller has the loop's turn for the first of them. Raises Goodbye."""
         self._allowed.clear()
         share, link = self._share, self.link
         try:
@@ -202,8 +205,8 @@ class RespSession:
                     await share.turn()
                 name = command[0].upper()
                 if link.lost and name in _ASKS:
-                    continue  # it changes nothing, and nobody gets the answer
-                if name == b"SUBSCRIBE":  # what comes behind it is said to the subscription
+                    continue  # no client gets the answer
+                if name == b"SUBSCRIBE":  # the commands after it belong to the subscription
                     link.put_back(commands[place + 1 :])
                 rest = self._begin(name, command)
                 if rest is not None:
@@ -216,7 +219,7 @@ class RespSession:
             raise
 
     async def flush(self) -> None:
-        """Finish what was gathered, and send the replies."""
+        """Execute the open group, and send the replies."""
         if self._open is not None:
             gathered, self._open = self._open, None
             await gathered.finish()
@@ -230,7 +233,7 @@ class RespSession:
         self._unsent_bytes = 0
 
     def _begin(self, name: bytes, command: Command) -> Coroutine[Any, Any, None] | None:
-        """Do a command, or gather it with those before it. Return what has to be awaited for it; None for most commands."""
+        """Execute a command, or add it to the open group. Return what has to be awaited for it; None for most commands."""
         entry = COMMANDS.get(name)
         if self._logs_commands:
             self.log_command(command)
@@ -261,7 +264,7 @@ class RespSession:
         raise Goodbye
 
     def _do(self, entry: RespCommand, command: Command) -> Coroutine[Any, Any, None] | None:
-        """Gather a command with those before it; if that cannot be, return what finishes those first."""
+        """Add a command to the open group. If that is not possible, return the coroutine that finishes the group first."""
         kind = entry.kind
         if kind is Kind.PUBLISH or kind is Kind.PUSH:
             if len(command[2]) > limits.small_body_bytes:
@@ -288,7 +291,7 @@ class RespSession:
     def _push(self, topic: bytes, job: NewJob, publish: bool) -> Coroutine[Any, Any, None] | None:
         key = self._key if topic == self._topic else self.key_of(topic)
         pushes = self._open
-        if pushes is None and not self._slots:  # it is the first
+        if pushes is None and not self._slots:  # the first command of a group
             self._open = pushes = Pushes(self.engine, self._slots)
         if not isinstance(pushes, Pushes) or not pushes.takes(key, job):
             return self._push_behind(key, job, publish)
@@ -309,7 +312,7 @@ class RespSession:
             await rest
 
     async def _push_behind(self, key: QueueKey, job: NewJob, publish: bool) -> None:
-        """Finish what was gathered before a push that cannot be done together with it."""
+        """Execute the open group before a push that does not fit into it."""
         await self.flush()
         self._open = pushes = Pushes(self.engine, self._slots)
         pushes.add(key, job, publish)
@@ -352,13 +355,13 @@ class RespSession:
         return Pipeline(self.engine, self.namespace, self._slots, self.held)
 
     async def _wait(self, pull: Pull) -> bytes:
-        """Wait for jobs, as long as the client is there."""
+        """Wait for jobs while the client is connected."""
         wait = self._waiting = PendingClaim(self.engine, Claim(pull.queue, pull.jobs, wait_ms=pull.wait_ms)).submit()
-        self._allowed.clear()  # what comes behind it is looked at again
+        self._allowed.clear()  # the rights for later commands are checked again
         expiry = Expiry(self.identity or EVERYBODY, self.engine.clock, wait.give_up)
         try:
             deliveries = await wait.answer()
-            if self.identity is not None and self.identity.expired(self.engine.clock.now_ms()):  # perhaps at the same moment
+            if self.identity is not None and self.identity.expired(self.engine.clock.now_ms()):  # perhaps both at once
                 wait.give_up()
                 raise Unauthorized(ENDED)
             return self.held.take(pull, deliveries)
@@ -367,7 +370,7 @@ class RespSession:
             self._waiting = None
 
     async def _after(self, entry: RespCommand, command: Command) -> None:
-        """Do what waits until everything before it is answered."""
+        """Execute a command that waits until all earlier ones are answered."""
         await self.flush()
         if entry.name == "QUIT":
             self._slots.append(replies.OK)
@@ -382,7 +385,7 @@ class RespSession:
                 "command, and ACK, NACK, BACK or DACK for each message."
             )
         if self.received:
-            raise InvalidInput("A message that was received is held: say what became of it before you subscribe")
+            raise InvalidInput("A received message is held: send ACK, NACK, BACK or DACK before SUBSCRIBE")
         over = await RespSubscription(self, self.key_of(command[1])).run()
         if not over.goes_on:
             self._slots.append(over.last)

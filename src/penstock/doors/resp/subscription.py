@@ -1,4 +1,4 @@
-"""A connection that has subscribed: it gets a message, says what became of it, gets the next."""
+"""A subscribed connection: it gets a message, settles it, and gets the next one."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from penstock.doors.resp.session import RespSession
     from penstock.doors.topics.subscriber import Subscriber, TopicMessage
 
-#: What is not about the message, and is answered while it is waited for.
+#: Commands that do not settle a message, and are answered during a wait.
 _ASIDE: Final = frozenset((b"PING", b"QUIT", b"RESET"))
 
 
 class Over(Exception):
-    """The subscription is over; the connection is closed with some last words, unless it is to go on without it."""
+    """The end of a subscription. The connection is closed with the reply ``last``, unless it ``goes_on``."""
 
     def __init__(self, last: bytes = b"", *, goes_on: bool = False) -> None:
         super().__init__()
@@ -34,17 +34,17 @@ class Over(Exception):
 
 
 class RespSubscription:
-    """What a client says while it is subscribed. ``run`` it; it ends with Over."""
+    """The subscription of a client. Call ``run``, which returns the end as ``Over``."""
 
     def __init__(self, session: RespSession, key: QueueKey) -> None:
         self._session = session
         self._link = session.link
         self._key = key
-        self._settled = False  #: what the client said last about a message has been done
-        self._expired = False  #: its token has
+        self._settled = False  #: the client's last settlement is done
+        self._expired = False  #: the client's token has expired
 
     async def run(self) -> Over:
-        """Deliver messages until it is over. The message in hand goes back to the front then."""
+        """Deliver messages until the subscription ends. The held message then returns to the front."""
         try:
             subscriber = self._session.subscribers.subscribe(self._key)
         except PenstockError as problem:
@@ -78,8 +78,8 @@ class RespSubscription:
         return self._given(answer.result())
 
     async def _settle(self, subscriber: Subscriber, word: MessageOutcome, delay_ms: int) -> TopicMessage:
-        """Do what was said, say so, and wait for the next message."""
-        if subscriber.hold is None:  # the server stops, and has put it back already: it must not say that this is done
+        """Settle the held message, confirm it, and wait for the next one."""
+        if subscriber.hold is None:  # the server stops and has released the message: the settlement must not be confirmed
             raise Over
         self._settled = False
         answer = asyncio.ensure_future(subscriber.settle_and_next(word, delay_ms, self._confirm))
@@ -97,32 +97,32 @@ class RespSubscription:
         self._link.wake()
 
     def _given(self, message: TopicMessage | None) -> TopicMessage:
-        if message is None or self._link.gone:  # the server stops, or there is nobody to get it: it goes back
+        if message is None or self._link.gone:  # the server stops, or the client is disconnected: the message is released
             raise Over
         return message
 
     async def _wait(self, subscriber: Subscriber, answer: asyncio.Future[TopicMessage | None]) -> None:
-        """Wait for a message. Meanwhile the client may ask whether we are there, or leave; everything else waits, too."""
+        """Wait for a message. Meanwhile only PING, QUIT and RESET are answered; all other commands wait, too."""
         answer.add_done_callback(lambda _: self._link.wake())
         try:
             while not answer.done():
-                if self._settled:  # until then, what the client has said is being done, whether it waits for that or not
+                if self._settled:  # before that, the last settlement is in progress, whether the client waits for it or not
                     self._listen()
                 await self._link.stir()
         except BaseException:
             await subscriber.close()
-            answer.cancel()  # what it is given all the same goes back
+            answer.cancel()  # a message that is claimed all the same is released
             await asyncio.wait([answer])
             if not answer.cancelled():
-                answer.exception()  # nobody waits for it any more
+                answer.exception()  # retrieve the error; no caller needs it
             raise
 
     def _listen(self) -> None:
-        """Look at what the client says while it waits for a message. What is about the message has to wait for it."""
+        """Read commands while waiting for a message. Commands that settle the message wait for it."""
         self._check_token()
         while (command := self._link.peek()) is not None:
             if command[0].upper() not in _ASIDE:
-                _read(command)  # what is wrong is wrong at once
+                _read(command)  # an invalid command ends the subscription immediately
                 if self._link.ahead > limits.resp_ahead_bytes:
                     raise Over(error("too much was sent ahead"))
                 break
@@ -132,7 +132,7 @@ class RespSubscription:
             raise Over
 
     async def _said(self) -> tuple[MessageOutcome, int]:
-        """Return what the client says about its message, and for how long it is put off, in ms."""
+        """Return how the client settles its message, and the delay in ms."""
         while True:
             self._check_token()
             command = self._link.peek()
@@ -153,7 +153,7 @@ class RespSubscription:
             raise Over(error("NOAUTH The token has expired. Get a new one, and connect again."))
 
     def _answer(self, command: Command) -> None:
-        """Answer what is not about the message."""
+        """Answer a command that does not settle a message."""
         name = command[0].upper()
         if name == b"QUIT":
             raise Over(OK)
@@ -163,7 +163,7 @@ class RespSubscription:
             self._link.write(connection_commands.ping(self._session, command))
 
     def _in_time(self) -> bool:
-        """Count a command; if it is one too many, say so, and ignore it."""
+        """Count a command. If the rate limit is exceeded, send the error and ignore the command."""
         try:
             self._session.check_pace()
         except PenstockError as problem:
@@ -173,7 +173,7 @@ class RespSubscription:
 
 
 def _read(command: Command) -> tuple[MessageOutcome, int]:
-    """Read what is said about a message. Raises Over."""
+    """Parse a command that settles a message. Raises Over."""
     word = WORDS.get(command[0].upper())
     if len(command) > (2 if word is MessageOutcome.DACK else 1):
         raise Over(error("invalid command"))

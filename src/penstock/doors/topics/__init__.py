@@ -1,1 +1,1 @@
-"""The topics door: publish bytes to a topic, subscribe to it, one message in hand at a time. As miniqueue does it."""
+"""The topics door: publish bytes to a topic, and subscribe to it, one message at a time. Compatible with miniqueue."""

@@ -1,8 +1,8 @@
-"""Flow control of streams: who does not read what it is sent is sent nothing more.
+"""Flow control of streams: a client that does not read what it was sent is sent nothing more.
 
-The HTTP server underneath takes everything it is given for a stream, and keeps it until the client takes it. What the client
-has taken, whatever held it up (its socket, or the windows of HTTP/2), the system knows: it counts the bytes of a connection
-that the other side has acknowledged. So it is asked, seldom enough to cost nothing.
+The HTTP server below accepts all data of a stream, and keeps it until the client takes it. The operating system counts the
+bytes of a connection that the client has acknowledged, so it knows what the client has taken, whether the socket or the
+windows of HTTP/2 delay it. This module reads that count, at intervals that keep the cost small.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 class Flows:
-    """The connections that streams run over, by their ends (``links.ends_of``). Many streams may share one."""
+    """The connections of streams, by their two ends (``links.ends_of``). Many streams may share one connection."""
 
     def __init__(self, clock: Clock, links: RawSockets) -> None:
         self.clock = clock
         self.links = links
-        self.unread = 0  #: bytes that all of them were sent and, as far as was looked, have not taken
-        self.held = 0  #: bytes that wait for being sent, because something before them is unread
+        self.unread = 0  #: bytes that were sent to all of them and not taken, as of the last check of each
+        self.held = 0  #: bytes that wait to be sent, because earlier bytes are unread
         self.of: dict[str, Flow] = {}
 
     def enter(self, ends: str) -> Flow:
-        """Return the flow of a connection, for one more stream."""
+        """Return the flow of a connection, and count one more stream of it."""
         flow = self.of.get(ends)
         if flow is None:
             flow = self.of[ends] = Flow(self, ends)
@@ -37,7 +37,7 @@ class Flows:
         return flow
 
     def leave(self, flow: Flow) -> None:
-        """Count a stream out."""
+        """Count one stream less."""
         flow.streams -= 1
         if not flow.streams:
             del self.of[flow.ends]
@@ -45,40 +45,40 @@ class Flows:
 
 
 class Flow:
-    """What was sent over one connection by streams."""
+    """Counts what streams sent over one connection."""
 
     def __init__(self, flows: Flows, ends: str) -> None:
         self.ends = ends
         self.streams = 0
-        self.unread = 0  #: bytes that were sent and, as far as was looked, not taken
+        self.unread = 0  #: bytes that were sent and not taken, as of the last check
         self._flows = flows
         self._others = 0  #: bytes of other answers
         self._sent = 0
-        self._looked_at = 0  #: how much was sent when it was last looked
-        self._before: int | None = None  #: what the client had taken before, and besides
+        self._looked_at = 0  #: bytes sent at the last check
+        self._before: int | None = None  #: bytes that the client had taken before, or of other answers
         self._waiting: asyncio.Task[bool] | None = None
 
     def count(self, size: int) -> None:
-        """Hear that some bytes were sent."""
+        """Count bytes that were sent."""
         self._sent += size
         self.unread += size
         self._flows.unread += size
 
     def count_other(self, size: int) -> None:
-        """Hear that something else was sent over the same connection."""
+        """Count bytes of other answers on the same connection."""
         self._others += size
 
     def is_due(self, size: int = 0) -> bool:
-        """Tell whether it is time to look, before so many bytes more are sent."""
+        """Return whether a check is due before ``size`` more bytes are sent."""
         return (
             self._sent + size - self._looked_at > limits.stream_look_bytes
             or self._flows.unread + size > limits.streams_unread_bytes_max
         )
 
     async def reserve(self, size: int) -> bool:
-        """Return when so many bytes may be sent: they count as sent then. First come, first served.
+        """Wait until ``size`` bytes may be sent, and count them as sent. First come, first served.
 
-        False if the client takes nothing for long, or too much is held back for others already.
+        Return False if the client takes nothing for a long time, or too many bytes wait already.
         """
         if not self.is_due(size):
             self.count(size)
@@ -89,7 +89,7 @@ class Flow:
         flows.held += size
         try:
             while await self.room():
-                if self._has_room():  # whoever came before may have used it
+                if self._has_room():  # an earlier caller may have used the room
                     self.count(size)
                     return True
             return False
@@ -97,13 +97,13 @@ class Flow:
             flows.held -= size
 
     async def room(self) -> bool:
-        """Return when the client has taken what it was sent, but for a little; False if it takes nothing for long."""
+        """Wait until the client has taken most of its bytes. Return False if it takes nothing for a long time."""
         if self._waiting is None:
             self._waiting = asyncio.get_running_loop().create_task(self._wait(), name="penstock-flow")
         return await asyncio.shield(self._waiting)
 
     def _has_room(self) -> bool:
-        """Tell whether something more may be sent. Who has read everything may always be sent something."""
+        """Return whether more bytes may be sent. A client without unread bytes may always be sent more."""
         crowded = self._flows.unread > limits.streams_unread_bytes_max
         return not self.unread or (self.unread <= limits.stream_unread_bytes_max and not crowded)
 
@@ -124,13 +124,13 @@ class Flow:
             self._waiting = None
 
     async def _look(self) -> None:
-        """Find out how much the client has taken."""
+        """Check how many bytes the client has taken."""
         taken = await self._flows.links.taken(self.ends)
         sent, unread = self._sent, 0
         self._looked_at = sent
-        if taken is not None:  # otherwise the client is gone, which is noticed elsewhere; or the system does not tell
+        if taken is not None:  # else the client is gone, which other code notices; or the system gives no count
             taken -= self._others
-            if self._before is None or taken - self._before > sent:  # something else was sent over the connection
+            if self._before is None or taken - self._before > sent:  # other bytes were sent too
                 self._before = taken - sent
             unread = sent - (taken - self._before)
         self._flows.unread += unread - self.unread

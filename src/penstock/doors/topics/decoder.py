@@ -1,4 +1,4 @@
-"""Commands in a stream: JSON strings, one after the other, with any white space or none in between."""
+"""Parses commands in a stream: JSON strings, one after the other, with or without white space in between."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import msgspec
 from penstock.core import limits
 
 _WHITE: Final = b" \t\r\n"
-#: What nearly every chunk is, so that it need not be looked into.
+#: Common chunks, so that they need not be parsed.
 _USUAL: Final = {f'"{word}"'.encode(): word for word in ("INIT", "ACK", "NACK", "BACK")}
 
 
 class CommandDecoder:
-    """Takes bytes as they come. ``commands`` are those that are complete; ``broken``: what comes after them is none."""
+    """Parses bytes as they arrive. ``commands``: the complete ones; ``broken``: the bytes after them are invalid."""
 
     def __init__(self) -> None:
         self.commands: deque[str] = deque()
@@ -23,7 +23,7 @@ class CommandDecoder:
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """Take some more bytes. After something that is no command, the rest is not looked at."""
+        """Add bytes. After an invalid command, the rest is ignored."""
         usual = None if self._rest else _USUAL.get(data.strip(_WHITE))
         if usual is not None and not self.broken:
             self.commands.append(usual)
@@ -37,7 +37,7 @@ class CommandDecoder:
                 break
             end = _end_of_string(rest, at)
             if end is None or end - at > limits.stream_command_bytes_max:
-                # Not a string, or one that is not complete yet: which is fine as long as it may become a command.
+                # Not a string, or an incomplete one. An incomplete one is valid as long as it may become a command.
                 self.broken = rest[at] != _QUOTE or len(rest) - at > limits.stream_command_bytes_max
                 break
             try:
@@ -54,7 +54,7 @@ _decode = msgspec.json.Decoder(str).decode
 
 
 def _end_of_string(data: bytes, start: int) -> int | None:
-    """Return where the JSON string ends that begins at a place; None if none begins there, or it is not complete."""
+    """Return the end of the JSON string that starts at ``start``; None if none starts there, or it is incomplete."""
     if data[start] != _QUOTE:
         return None
     at = start + 1

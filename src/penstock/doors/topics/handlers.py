@@ -31,9 +31,9 @@ _DONE: Final = Plain(b"")
 
 
 class TopicsDoor:
-    """One method per route. ``window`` limits how many commands may come from one address (None: no limit).
+    """One method per route. ``window`` limits the commands of one address in a period (None: no limit).
 
-    ``address`` tells whose that is, whoever stands between.
+    ``address`` returns the address of a client, also behind a proxy.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class TopicsDoor:
         self._address = address
         self.flows = Flows(engine.clock, links)
         self._open: set[SubscriptionStream] = set()
-        #: First parts of other routes of the main listener: no topic is deleted because a path of theirs was cut short.
+        #: First path segments of other routes of the main listener. So a truncated path of theirs deletes no topic.
         self.reserved: frozenset[str] = frozenset()
 
     async def publish(self, req: Request, topic: str) -> Plain | Stream:
@@ -90,24 +90,24 @@ class TopicsDoor:
         return await self.delete(req, topic)
 
     def end_streams(self) -> None:
-        """Have all streams end soon: what is held goes back."""
+        """End all streams soon, and release the held messages."""
         for stream in list(self._open):
             stream.end()
 
     async def stray(self, req: Request, **_params: str) -> Plain:
-        """Answer what has no route at the listener of this door alone, in the words of the original."""
+        """Answer a request without a route at this door's own listener, as miniqueue does."""
         parts = req.scope.path.split("/")[1:]
         known = (len(parts) == 1 and parts[0]) or (len(parts) == 2 and parts[0] in ("publish", "subscribe") and parts[1])
         return Plain(b"", status=405) if known else Plain(b"404 page not found\n", status=404)
 
     def routes(self) -> list[Route]:
-        """Return what may be asked for at the main listener."""
+        """Return the routes of the main listener."""
         return [
             route._replace(handler=self.delete_at_main) if route.method == "DELETE" else route for route in self.own_routes()
         ]
 
     def own_routes(self) -> list[Route]:
-        """Return what may be asked for at the listener of this door alone."""
+        """Return the routes of this door's own listener."""
         tag = "Topics"
         return [
             route._replace(namespaced=True)

@@ -1,4 +1,4 @@
-"""A subscription over HTTP: commands come in with the body of the request, messages go out with that of the answer."""
+"""A subscription over HTTP: commands arrive in the body of the request, messages are sent in the body of the answer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WORDS: Final = {word.value: word for word in MessageOutcome}
 
 
 class StreamLine(msgspec.Struct, omit_defaults=True, rename="camel"):
-    """What a subscriber is told, as one line of JSON. A message without content is ``{}``."""
+    """A line of JSON for the subscriber. A message without content is ``{}``."""
 
     msg: bytes = b""  #: in base64
     dack_count: int = 0
@@ -40,13 +40,13 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class Unsettled(PenstockError):
-    """What was said about the message in hand could not be done. The stream ends, and the message goes back."""
+    """The held message could not be settled. The stream ends, and the message is released."""
 
 
 class SubscriptionStream:
-    """One subscriber's stream. However it ends, what is held goes back to the front of the topic.
+    """The stream of one subscriber. When it ends, the held message returns to the front of its topic.
 
-    ``check_pace`` is asked before every command, and raises RateLimited.
+    ``check_pace`` is called before every command, and raises RateLimited.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class SubscriptionStream:
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self, transport: StreamTransport) -> None:
-        """Obey commands until the client ends the stream, is gone, or says something that cannot be; or the server stops."""
+        """Execute commands until the client ends the stream, disconnects or sends an invalid one, or the server stops."""
         self._transport = transport
         gone = asyncio.ensure_future(self._req.disconnected())
         gone.add_done_callback(lambda _: self.end())
@@ -71,17 +71,17 @@ class SubscriptionStream:
         try:
             await asyncio.wait({obeying, self._over}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._transport = None  # the stream ends when nobody holds it any more
+            self._transport = None  # the stream ends when there is no reference to it
             for each in (obeying, gone):
                 each.cancel()
             expiry.cancel()
             (outcome,) = await asyncio.gather(obeying, return_exceptions=True)
             await self._subscriber.close()
-        if isinstance(outcome, Exception) and not isinstance(outcome, RuntimeError):  # that is how clients are gone
+        if isinstance(outcome, Exception) and not isinstance(outcome, RuntimeError):  # RuntimeError: the client is gone
             raise outcome
 
     def end(self) -> None:
-        """Have it end soon; ending twice is fine."""
+        """End the stream soon. It is safe to call this twice."""
         self._subscriber.end()
         if not self._over.done():
             self._over.set_result(None)
@@ -98,9 +98,9 @@ class SubscriptionStream:
                 return
 
     async def _chunks(self) -> AsyncIterator[bytes]:
-        """Read what the client says.
+        """Read the commands of the client.
 
-        Over HTTP/1.1 the connection is looked at only while something is read from it, so that is done all the time.
+        Over HTTP/1.1 a disconnect is noticed only during a read, so there is always a read in progress.
         """
         if self._req.scope.http_version.startswith("1"):
             ahead = ReadAhead(self._req.chunks(), self.end)
@@ -114,7 +114,7 @@ class SubscriptionStream:
                 yield chunk
 
     async def _obey(self, command: str) -> bool:
-        """Carry out one command; tell whether the stream goes on."""
+        """Execute one command. Return whether the stream continues."""
         try:
             if self._check_pace is not None:
                 self._check_pace()
@@ -133,7 +133,7 @@ class SubscriptionStream:
         return True
 
     async def _next_after(self, command: str) -> TopicMessage | None:
-        """Carry out one command, and return the next message; None if there will be none."""
+        """Execute one command, and return the next message; None if there will be none."""
         name, *arguments = command.split(" ")
         word = _WORDS.get(name)
         if word is None:
@@ -159,7 +159,7 @@ class SubscriptionStream:
 
 
 def _delay_ms(arguments: list[str]) -> int:
-    """Read the seconds that a message is put off for. Less than none is none."""
+    """Parse the delay in seconds. Negative values count as 0."""
     if not arguments:
         raise Unsettled("too few arguments provided to DACK")
     if _SECONDS.match(arguments[0]) is None or int(arguments[0]) * 1_000 > limits.delay_ms_max:

@@ -1,4 +1,4 @@
-"""A body that is read while nobody asks for more of it, so that its end is noticed."""
+"""Reads a body ahead of its consumer, so that its end is noticed."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 class ReadAhead:
-    """Reads ``chunks``, a bounded number of bytes ahead. ``cut_off`` is called if they end before their end."""
+    """Reads ``chunks``, a bounded number of bytes ahead. ``cut_off`` is called if the client disconnects before the end."""
 
     def __init__(self, chunks: AsyncIterator[bytes], cut_off: Callable[[], None]) -> None:
         self._chunks = chunks
         self._cut_off = cut_off
         self._ahead: deque[bytes] = deque()
         self._bytes = 0
-        self._changed = asyncio.Event()  #: something was read, or taken
+        self._changed = asyncio.Event()  #: set when something was read or taken
         self._over = False
         self._task = asyncio.get_running_loop().create_task(self._read(), name="penstock-read-ahead")
 
     async def next(self) -> bytes | None:
-        """Return the next chunk; None if there is none any more."""
+        """Return the next chunk; None at the end."""
         while not self._ahead:
             if self._over:
                 return None
@@ -38,7 +38,7 @@ class ReadAhead:
         return chunk
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._task.cancel()
 
     async def _read(self) -> None:

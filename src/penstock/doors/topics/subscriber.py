@@ -1,7 +1,7 @@
-"""Subscribers: each holds at most one message, says what became of it, and gets the next.
+"""Subscribers: each holds at most one message, settles it, and gets the next one.
 
-A held message is leased, and this server renews the lease for as long as the subscriber is connected, so a subscriber may take
-all the time it needs. When the server dies, its leases run out, and what its subscribers held comes back.
+A held message is leased. This server renews the lease while the subscriber is connected, so a subscriber may take as much
+time as it needs. When the server dies, its leases expire, and the held messages are ready again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = structlog.get_logger("penstock.topics")
 
 
 class MessageOutcome(Enum):
-    """What a subscriber says about the message it holds."""
+    """How a subscriber settles its message."""
 
     ACK = "ACK"  #: done: it is removed
     NACK = "NACK"  #: not done: to the front of the topic
@@ -47,19 +47,19 @@ _ARROWS = {MessageOutcome.NACK: Arrow.RETURN, MessageOutcome.BACK: Arrow.SEND_BA
 
 
 class NothingHeld(PenstockError):
-    """No message is held, so there is nothing to give back."""
+    """No message is held, so there is nothing to settle."""
 
     code = "wrong_state"
 
 
 class Occupied(PenstockError):
-    """A message is held already. Say what became of it before asking for the next."""
+    """A message is held already. Settle it before asking for the next one."""
 
     code = "wrong_state"
 
 
 class NextFailed(PenstockError):
-    """The next message could not be had. What was said about the one before it is done."""
+    """The next message could not be claimed. The settlement of the previous one is done."""
 
     def __init__(self, reason: PenstockError) -> None:
         why = "" if isinstance(reason, Occupied) else f": {reason}"
@@ -69,14 +69,14 @@ class NextFailed(PenstockError):
 
 
 class TopicMessage(NamedTuple):
-    """What a subscriber gets."""
+    """A message, as a subscriber gets it."""
 
     data: bytes
-    dack_count: int = 0  #: how often it was put off
+    dack_count: int = 0  #: the number of its DACKs
 
 
 class Subscribers:
-    """All subscribers of this server. ``lease_ms``: how long what they hold outlives the server."""
+    """All subscribers of this server. ``lease_ms``: the lease of a held message, renewed while the server runs."""
 
     def __init__(self, engine: EngineApi, lease_ms: int) -> None:
         self.engine = engine
@@ -91,7 +91,7 @@ class Subscribers:
         return len(self._open)
 
     def subscribe(self, queue: QueueKey) -> Subscriber:
-        """Return a new subscriber; whoever asks closes it. Raises TooMany."""
+        """Return a new subscriber, which the caller closes. Raises TooMany."""
         if self.closed or len(self._open) >= limits.subscribers_max:
             raise TooMany("Too many subscribers. Retry later, or at another server.")
         self._pool.enter(queue.namespace)
@@ -101,19 +101,19 @@ class Subscribers:
         return subscriber
 
     def leave(self, subscriber: Subscriber) -> None:
-        """Forget a subscriber."""
+        """Remove a subscriber."""
         if subscriber in self._open:
             self._open.discard(subscriber)
             self._pool.leave(subscriber.queue.namespace)
 
     def stop(self) -> None:
-        """Let nobody wait any longer, because the server stops: everybody who waits for a message is told there is none."""
+        """End all waits because the server stops: each waiting subscriber gets no message."""
         self.closed = True
         for subscriber in self._open:
             subscriber.stop_waiting()
 
     async def close(self) -> None:
-        """Give back what is held. To be called when nobody speaks to the subscribers any more."""
+        """Release all held messages. Call this when the subscribers are no longer in use."""
         self.stop()
         if self._alarm is not None:
             self._alarm.cancel()
@@ -134,9 +134,9 @@ class Subscribers:
         self._book()
 
     def _renew_all(self) -> None:
-        """Renew the leases of all messages that have been held for a while. What cannot be renewed now is tried again.
+        """Renew the leases of messages that have been held for some time. A failed renewal is tried again.
 
-        Each shard by itself: one that hangs must not cost the subscribers of the others their messages.
+        Each shard has its own task, so that a shard that hangs does not delay renewals on the others.
         """
         before = self.engine.clock.steady_ms() - self.lease_ms // 3
         holds: dict[ShardApi, dict[str, list[LeaseRef]]] = {}
@@ -164,22 +164,22 @@ class Subscribers:
 
 
 class Subscriber:
-    """One of them. Its methods are called one after the other, but for ``close``, which may come at any time."""
+    """One subscriber. Its methods are called one after the other, except ``close``, which may be called at any time."""
 
     def __init__(self, subscribers: Subscribers, queue: QueueKey) -> None:
         self.queue = queue
-        self.hold: LeaseRef | None = None  #: of the message in hand
+        self.hold: LeaseRef | None = None  #: the lease of the held message
         self.held_since = 0  #: steady ms
         self._subscribers = subscribers
         self._engine = subscribers.engine
-        self._asked: PendingClaim | None = None  #: for the next message
+        self._asked: PendingClaim | None = None  #: the claim of the next message
         self._closed = False
 
     async def next(self, wait_ms: int | None = None) -> TopicMessage | None:
-        """Wait for the next message, and hold it. ``wait_ms``: for how long; without an end unless given.
+        """Wait for the next message, and hold it. ``wait_ms``: the longest wait; by default without end.
 
-        None: there is none in that time, or there will be none, because the server stops, or it was closed.
-        Raises NextFailed, for example because one is held already.
+        Return None if the time is over, the server stops, or the subscriber was closed. Raises NextFailed, for example
+        because a message is held already.
         """
         if self.hold is not None:
             raise NextFailed(Occupied())
@@ -192,11 +192,11 @@ class Subscriber:
         return None
 
     async def settle(self, word: MessageOutcome, delay_ms: int = 0) -> None:
-        """Say what became of the message in hand; ``delay_ms`` is for DACK.
+        """Settle the held message; ``delay_ms`` is for DACK.
 
-        An ACK for nothing changes nothing, as long as this is not closed.
-        Raises NothingHeld; StaleLease, WrongState or JobNotFound if it was taken away meanwhile, though an ACK for a message
-        that was removed is fine; or why nothing was done, and then the message is still held.
+        An ACK without a held message has no effect, unless this is closed. Raises NothingHeld. Raises StaleLease, WrongState
+        or JobNotFound if the lease was lost in the meantime, but an ACK of a removed message succeeds. After any other error
+        nothing was changed, and the message is still held.
         """
         command = self._settlement(word, delay_ms)
         if command is not None:
@@ -211,7 +211,10 @@ class Subscriber:
         *,
         wait_ms: int | None = None,
     ) -> TopicMessage | None:
-        """``settle``, then ``next``, together if that makes no difference. ``when_settled`` is called between the two."""
+        """Settle, then wait for the next message; both together if the outcome is the same.
+
+        ``when_settled`` is called between the two.
+        """
         if word is not MessageOutcome.ACK or self.hold is None or self._closed or self._subscribers.closed:
             await self.settle(word, delay_ms)
             when_settled()
@@ -219,7 +222,7 @@ class Subscriber:
         settling = self._engine.run(Ack(self.queue.namespace, [self.hold], (None,)))
         try:
             asked = self._ask(wait_ms)
-        except NextFailed:  # what was said is done all the same
+        except NextFailed:  # the settlement is done all the same
             self._settled(word, await settling)
             when_settled()
             raise
@@ -235,17 +238,17 @@ class Subscriber:
         return await self.next() if wait_ms is None else None
 
     def end(self) -> None:
-        """Ask for nothing any more. ``close`` is still to come."""
+        """Accept no more requests. Call ``close`` afterwards."""
         self._closed = True
         self.stop_waiting()
 
     def stop_waiting(self) -> None:
-        """Let ``next`` return without a message, if it waits."""
+        """Make a waiting ``next`` return without a message."""
         if self._asked is not None:
             self._asked.give_up()
 
     async def close(self) -> None:
-        """Stop waiting, and give back to the front what is in hand. Never raises: if that fails, its lease runs out."""
+        """Stop waiting, and return the held message to the front. Never raises: if that fails, the lease expires."""
         self.end()
         hold, self.hold = self.hold, None
         self._subscribers.leave(self)
@@ -253,7 +256,7 @@ class Subscriber:
             try:
                 await self._engine.run(Requeue(self.queue.namespace, [hold], Arrow.RETURN))
             except PenstockError as error:
-                log.warning("a held message could not be given back; its lease will run out", error=str(error))
+                log.warning("a held message could not be released; its lease will expire", error=str(error))
 
     # Claims.
 
@@ -267,7 +270,7 @@ class Subscriber:
         return self._asked
 
     async def _delivered(self, asked: PendingClaim) -> Delivery | None:
-        """Wait for what was asked for; None if there is nothing, or nobody wants it any more."""
+        """Wait for the delivery of a claim; None if there is none, or the claim was cancelled."""
         try:
             deliveries = await asked.answer()
         except PenstockError as error:
@@ -287,7 +290,7 @@ class Subscriber:
 
     def _settlement(self, word: MessageOutcome, delay_ms: int) -> Settlement | None:
         if self.hold is None:
-            if word is MessageOutcome.ACK and not self._closed:  # once it is closed, what was held was given back
+            if word is MessageOutcome.ACK and not self._closed:  # after the close, the held message was released
                 return None
             raise NothingHeld
         if word is MessageOutcome.ACK:

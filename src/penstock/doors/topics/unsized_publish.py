@@ -1,8 +1,9 @@
-"""Messages that came over HTTP/2 without a length.
+"""Messages that arrive over HTTP/2 without a length.
 
-The server underneath ends the body of a stream that was reset with NO_ERROR like one that has ended, so the message may be cut
-off. But the answer to such a stream is taken no more, and that can be told: a write to it fails. So the message is stored as
-one that is due later, the answer is begun, and then the message is made ready, or removed. See docs/adr/0015.
+The HTTP server below ends the body of a stream that was reset with NO_ERROR like a complete body, so the message may be
+incomplete. But the client of such a stream no longer accepts the answer, so a write to it fails. For this reason the message
+is stored with a due time in the future, and the answer is started. Then the message is made ready, or removed. See
+docs/adr/0015.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("penstock.topics")
 
-#: So often it is tried to remove a message that was cut off, until it would be handed out.
+#: Attempts to remove an incomplete message before it becomes due.
 _TRIES: Final = 5
 _TRY_EVERY_MS: Final = limits.SECOND_MS
 
 
 async def publish_unsure(engine: EngineApi, queue: QueueKey, message: NewJob) -> Stream:
-    """Store a message that nobody gets yet, and return an answer that decides about it."""
+    """Store a message that is not ready yet, and return an answer that decides about it."""
     later = msgspec.structs.replace(message, delay=limits.unsure_ms)
     (stored,) = await engine.run(Push(queue, [later]))
 
@@ -44,12 +45,12 @@ async def publish_unsure(engine: EngineApi, queue: QueueKey, message: NewJob) ->
         except RuntimeError:
             await _remove(engine, queue, stored.id)
             return
-        # Nothing is awaited between the answer and this, so every pull that comes after the answer finds the message.
+        # There is no await between the answer and this call, so every pull after the answer finds the message.
         try:
             await engine.run(MoveJob(queue.namespace, stored.id, Arrow.PROMOTE))
-        except (JobNotFound, WrongState):  # its topic was emptied meanwhile, or its time has come
+        except (JobNotFound, WrongState):  # its topic was emptied in the meantime, or the message became due
             pass
-        except PenstockError as error:  # it is stored, and comes when it is due
+        except PenstockError as error:  # it is stored, and is delivered when it is due
             log.warning("a message is handed out later than it could be", topic=queue.name, reason=str(error))
 
     return Stream(PLAIN, decide, _nothing, status=201)
@@ -69,4 +70,4 @@ async def _remove(engine: EngineApi, queue: QueueKey, job_id: int) -> None:
 
 
 def _nothing() -> None:
-    """There is nothing to be undone."""
+    """Do nothing: there is nothing to undo."""

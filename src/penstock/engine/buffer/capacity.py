@@ -1,7 +1,7 @@
 """Capacity limits of queues in ``buffered`` mode: jobs that are answered and not stored yet count as well.
 
-A push that fits by what this server knows is answered early. For any other push the database decides, after it has stored
-everything that was promised before: so a queue is neither filled beyond its limit nor refuses a push that has room.
+A push that fits, as far as this server knows, is answered early. The database decides on any other push, after it has stored
+everything that was answered before. So a queue never exceeds its limit, and never refuses a push for which there is room.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class UnstoredPushes(Protocol):
 
 
 class BufferCapacity:
-    """Of one enqueue buffer."""
+    """The capacity limits of one enqueue buffer."""
 
     def __init__(self, buffer: UnstoredPushes, store: Store) -> None:
         self._buffer = buffer
         self._store = store
-        self._undecided: dict[QueueKey, int] = {}  #: jobs of pushes that the database decides on right now
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []  #: who waits for a record of the log to be stored
+        self._undecided: dict[QueueKey, int] = {}  #: jobs of pushes that the database is deciding on
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []  #: callers that wait until a record of the log is stored
 
     def has_room(self, push: Push) -> bool:
-        """Tell whether a push fits for sure, whatever becomes of the others."""
+        """Return whether a push certainly fits, whatever happens to the others."""
         queue = self._store.queue_find(push.queue)
         if queue is None or push.room is None:
             return push.room is None
@@ -49,7 +49,7 @@ class BufferCapacity:
         return counts.waiting + counts.active + promised + len(push.jobs) <= push.room
 
     async def ask_database(self, push: Push, submit: Submit) -> Any:
-        """Have the database decide on a push. Raises what it says, and StorageFailed if it cannot be asked."""
+        """Let the database decide on a push. Raises its error, or StorageFailed if it cannot be reached."""
         key, count = push.queue, len(push.jobs)
         self._undecided[key] = self._undecided.get(key, 0) + count
         try:
@@ -62,7 +62,7 @@ class BufferCapacity:
                 del self._undecided[key]
 
     async def _stored(self, number: int) -> None:
-        """Wait until a record of the log is stored, and all in front of it."""
+        """Wait until a record of the log, and all earlier ones, are stored."""
         self._store.check_writable(grows=True)
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((number, waiting))
@@ -70,14 +70,14 @@ class BufferCapacity:
         await waiting
 
     def advanced(self, number: int) -> None:
-        """Let those go on who wait for a record up to this number."""
+        """End the waits for records up to this number."""
         for needed, waiting in self._waiting:
             if needed <= number and not waiting.done():
                 waiting.set_result(None)
         self._waiting = [each for each in self._waiting if not each[1].done()]
 
     def failed(self, error: Exception) -> None:
-        """Let those go on who wait: nothing can be stored now."""
+        """End all waits with an error, because nothing can be stored now."""
         for _, waiting in self._waiting:
             if not waiting.done():
                 waiting.set_exception(error)

@@ -1,4 +1,4 @@
-"""What is in the log of an enqueue buffer, and the verbs that store it: each record once, whoever stores it."""
+"""The records in the log of an enqueue buffer, and the commands that store them: each record once, on any server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class BufferedPush(msgspec.Struct, array_like=True, gc=False):
-    """One record of the log: jobs for one queue, with the ids they were answered with."""
+    """One record of the log: jobs for one queue, with the ids that were answered."""
 
     namespace: str
     queue: str
@@ -36,10 +36,10 @@ decode: Final = msgspec.msgpack.Decoder(list[BufferedPush]).decode
 
 
 class StoreRecords(Command[int]):
-    """Store records of a log, those that are not stored yet; answers up to which number it is stored now.
+    """Store those records of a log that are not stored yet. Answers the number up to which the log is stored.
 
-    ``is_all``: everything in front of the first of them was stored once, as its owner knows. Should the database know less,
-    because it is one that was restored, there is nothing to wait for.
+    ``is_all``: everything before the first of these records was stored once, as the owner of the log knows. If the database
+    knows less, because it was restored from a backup, there is nothing to wait for.
     """
 
     __slots__ = ("is_all", "records", "wal")
@@ -55,7 +55,7 @@ class StoreRecords(Command[int]):
 class StoreOwnRecords(Command[None]):
     """Store the part of a record of another shard's log whose queues have moved here, unless it is stored already.
 
-    Who stores a log does it in order, so the number of the last record that concerned this shard says it all.
+    A log is stored in order, so the number of the last record that concerned this shard is sufficient.
     """
 
     __slots__ = ("number", "promises", "wal")
@@ -92,7 +92,7 @@ async def store_own_records(_engine: EngineContext, work: UnitOfWork, commands: 
 
 
 def _any_away(work: UnitOfWork, promises: Sequence[BufferedPush]) -> bool:
-    """Tell whether a promise is about a queue that another shard has."""
+    """Return whether a record is about a queue that another shard has."""
     return any(work.is_elsewhere(key) for key in {QueueKey(promise.namespace, promise.queue) for promise in promises})
 
 
@@ -110,7 +110,7 @@ async def store_records(_engine: EngineContext, work: UnitOfWork, commands: Sequ
             if number != stored + 1:
                 if number <= stored:
                     continue
-                break  # something is missing in between: that is for who has it
+                break  # records in between are missing: the owner of the log has them
             for promise in decode(body):
                 await _keep_promise(work, promise)
             stored = number

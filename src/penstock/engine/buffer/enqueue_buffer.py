@@ -1,14 +1,15 @@
-"""The enqueue buffer: pushes to queues in ``buffered`` mode are answered as soon as they are in this server's log on disk.
+"""The enqueue buffer: pushes to queues in ``buffered`` mode are answered when they are in this server's log on disk.
 
-A flusher stores them in the database, as fast as it takes them, in order. Behind a circuit breaker: while the database is in
-trouble they wait in the log, as many as there is room for. With each batch the database notes up to which number the log is
-stored, in the same transaction: whatever crashes, a record is stored once, and what was acknowledged since stays so.
+A flusher stores them in the database, in order, as fast as the database accepts them. It has a circuit breaker: while the
+database fails, the records wait in the log, up to its limit. In the transaction of each batch, the database records up to
+which number the log is stored. So after any crash each record is stored once, and a job that was acknowledged meanwhile
+stays completed.
 
-A copy of the log is in Redis. If a server does not come back, another one stores from there what the database lacks, as far as
-it is complete; what is not waits for the server's return. Only plain jobs are buffered: what has a name, or needs others, is
-stored directly, because its answer depends on what is stored.
+A copy of the log is in Redis. If a server does not return, another server stores from the copy what the database lacks, up
+to the first missing record; the rest waits until the server returns. Only plain jobs are buffered: a job that has a name, or
+needs others, is stored directly, because its answer depends on what is stored.
 
-A server without Redis that finds a log from an earlier life stores what is in it, and takes nothing new into it.
+A server without Redis that finds a log from an earlier run stores its records, and adds no new ones.
 """
 
 from __future__ import annotations
@@ -44,18 +45,19 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("penstock.buffer")
 
-#: Failures in a row after which the flusher rests, and how long (ms).
+#: Failures in a row after which the flusher pauses, and length of the pause (ms).
 FAILURES: Final = 3
 REST_MS: Final = 1_000
-#: A server that has not reached the database for this long may have lost the number its ids are made with (ms).
+#: If a server has not reached the database for this long (ms), it may have lost the number from which its ids are made.
 OUT_OF_REACH_MS: Final = 40_000
 
 
 class EnqueueBuffer:
-    """Of one engine. ``directory``: where its log is; ``identity``: of the shard, once that is known.
+    """The enqueue buffer of one engine.
 
-    ``buffers``: the copies in Redis; None: there is no Redis, so nothing new is promised and only the log is stored.
-    ``accept_loss``: go on without records that were answered and are missing in the log.
+    ``directory``: where its log is. ``identity``: that of the shard, when it is known. ``buffers``: the copies in Redis;
+    None: there is no Redis, so no new pushes are buffered and the log is only stored. ``accept_loss``: continue without
+    records that were answered and are missing in the log.
     """
 
     def __init__(
@@ -71,13 +73,13 @@ class EnqueueBuffer:
         self._directory = directory
         self._identity = identity
         self._accept_loss = accept_loss
-        self.wal: EnqueueLog | None = None  #: the log, once it is open
+        self.wal: EnqueueLog | None = None  #: the log, when it is open
         self.buffers = buffers
-        self.route: Callable[[QueueKey], EngineContext] = lambda _queue: engine  #: which engine has a queue now
+        self.route: Callable[[QueueKey], EngineContext] = lambda _queue: engine  #: returns the engine that has a queue now
         self._unstored: deque[tuple[LogRecord, dict[QueueKey, int]]] = deque()
         self._bytes = 0
         self._depths: dict[QueueKey, int] = {}
-        self.jobs = 0  #: promised and not stored
+        self.jobs = 0  #: answered and not stored
         self._capacity = BufferCapacity(self, engine.store)
         self.breaker = Breaker(engine.clock, failures=FAILURES, rest_ms=REST_MS)
         self.flusher = Flusher(self, engine)
@@ -90,11 +92,11 @@ class EnqueueBuffer:
         self._closed = False
 
     async def open(self) -> None:
-        """Open the log, and begin to store what is in it from an earlier life.
+        """Open the log, and begin to store the records of an earlier run.
 
-        Raises StoreLocked, StoreIncompatible (it is damaged, or behind what was answered).
+        Raises StoreLocked, StoreIncompatible (the log is damaged, or lacks records that were answered).
 
-        Nothing happens as long as the shard cannot be asked how far that is stored already; then it is tried again.
+        If the shard cannot be asked up to which number the log is stored, nothing happens, and it is tried again later.
         """
         if self.wal is not None or not self._identity():
             return
@@ -106,7 +108,7 @@ class EnqueueBuffer:
             wal, left = self._opened
             await self._check_mark(wal)
             stored = await self._engine.run(StoreRecords(wal.number, []))
-            if stored > wal.last:  # this is an old copy of the log, and its next numbers were used already
+            if stored > wal.last:  # this is an old copy of the log: its next numbers were used already
                 log.warning("the log of the enqueue buffer is older than what is stored of it: a new one is begun")
                 await asyncio.to_thread(wal.begin_anew)
             else:
@@ -127,7 +129,7 @@ class EnqueueBuffer:
         self.flush()
 
     async def _check_mark(self, wal: EnqueueLog) -> None:
-        """Compare the log with its mark. What it lacks is stored from the copy in Redis, if that has it."""
+        """Compare the log with its mark. Records that the log lacks are stored from the copy in Redis, if it has them."""
         number, synced = (0, 0) if wal.mark is None else (wal.mark.log, wal.mark.synced)
         stored = await self._engine.run(StoreRecords(number, []))
         if self.buffers is not None and stored < synced and wal.missing(stored) is not None:
@@ -136,7 +138,7 @@ class EnqueueBuffer:
             stored = await self._engine.run(StoreRecords(number, []))
         if wal.check(stored, accept_loss=self._accept_loss) and self.buffers is not None:
             with contextlib.suppress(FastPathFailed):
-                await self.buffers.forget(number, synced)  # their numbers are given to others now
+                await self.buffers.forget(number, synced)  # their numbers are used again from now on
 
     @property
     def has_copies(self) -> bool:
@@ -154,13 +156,13 @@ class EnqueueBuffer:
         return 0 if self.wal is None else self.wal.last
 
     def depth(self, queue: QueueKey) -> int:
-        """Return how many jobs of a queue are promised and not stored."""
+        """Return the number of jobs of a queue that are answered and not stored."""
         return self._depths.get(queue, 0)
 
-    # Taking.
+    # Pushes.
 
     def stage(self, following: Submit) -> Submit:
-        """Return what answers pushes to buffered queues early, and gives all other commands to ``following``."""
+        """Return a function that answers pushes to buffered queues early, and passes all other commands to ``following``."""
 
         def buffered(command: Command[Any]) -> asyncio.Future[Any]:
             parts: Sequence[tuple[QueueKey, Sequence[NewJob]]]
@@ -184,27 +186,27 @@ class EnqueueBuffer:
         parts: Sequence[tuple[QueueKey, Sequence[NewJob]]],
         following: Submit,
     ) -> Any:
-        """Promise a push; store it directly if the disk of the log turns out to be full."""
+        """Answer a push from the log; store it directly if the disk of the log is full."""
         try:
             return await self._promise(parts, across=type(command) is PushAcross)
         except StorageFull:
-            if self.takes(parts):  # it was the database that is full
+            if self.takes(parts):  # the database is full, not the disk of the log
                 raise
         return await following(command)
 
     def _may_hold(self, key: QueueKey) -> bool:
-        """Tell whether jobs of a queue may be promised here."""
+        """Return whether jobs of a queue may be buffered here."""
         queue = self._engine.store.queue_find(key)
         return key in self._depths or (queue is not None and queue.settings.buffered)
 
     async def _push_within_room(self, push: Push, following: Submit) -> Any:
         parts = ((push.queue, push.jobs),)
         if self.takes(parts) and self._capacity.has_room(push):
-            return await self._promise_or_store(push, parts, following)  # which counts it before anything else happens
+            return await self._promise_or_store(push, parts, following)  # this counts it before anything else happens
         return await self._capacity.ask_database(push, following)
 
     def takes(self, parts: Sequence[tuple[QueueKey, Sequence[NewJob]]]) -> bool:
-        """Tell whether pushes may be answered early: all of them are to buffered queues, and plain."""
+        """Return whether pushes may be answered early: all of them are to buffered queues, and plain."""
         if self.buffers is None:
             return False
         for key, jobs in parts:
@@ -219,7 +221,7 @@ class EnqueueBuffer:
         engine = self._engine
         count = sum(len(jobs) for _, jobs in parts)
         self._check_room(count)
-        queues = [self._queue(key) for key, _ in parts]  # before anything is promised: afterwards it is
+        queues = [self._queue(key) for key, _ in parts]  # first: after the append, the push cannot be refused
         now = engine.clock.now_ms()
         promises = [BufferedPush(*key, now, engine.ids.take(len(jobs), now), list(jobs)) for key, jobs in parts]
         body = encode(promises)
@@ -233,7 +235,7 @@ class EnqueueBuffer:
         self._bytes += len(body)
         self._unstored.append((LogRecord(number, body), counts))
         durable.add_done_callback(partial(self._logged, LogRecord(number, body)))
-        await asyncio.shield(durable)  # whoever hangs up now does not undo it
+        await asyncio.shield(durable)  # a client that disconnects now does not undo it
         answers = [build(queue, each.ids, each.jobs, each.at) for queue, each in zip(queues, promises, strict=True)]
         return answers if across else answers[0]
 
@@ -243,7 +245,7 @@ class EnqueueBuffer:
         self.jobs += jobs
 
     def _logged(self, record: LogRecord, durable: asyncio.Future[None]) -> None:
-        if durable.exception() is not None:  # whether it is there is found out at the next start
+        if durable.exception() is not None:  # the next start finds out whether it is in the log
             for each in self._unstored:
                 if each[0].number == record.number:
                     self._unstored.remove(each)
@@ -266,7 +268,7 @@ class EnqueueBuffer:
             self._engine.store.check_writable(grows=True)
         if status.since_ms is not None and clock.now_ms() - status.since_ms > OUT_OF_REACH_MS:
             raise StorageFailed(
-                f"Storage failed ({status.error}) too long ago to promise more. The server retries by itself."
+                f"Storage failed ({status.error}) too long ago: the log takes no more pushes. The server tries again."
             )
 
     def _queue(self, key: QueueKey) -> Queue:
@@ -278,7 +280,7 @@ class EnqueueBuffer:
     # Storing.
 
     def flush(self) -> None:
-        """Begin to store what is in the log."""
+        """Begin to store the records of the log."""
         if self._flushing is None and self._next() and self.breaker.allows():
             self._flushing = asyncio.get_running_loop().create_task(self._flush(), name="penstock-flusher")
 
@@ -301,12 +303,15 @@ class EnqueueBuffer:
             self._flushing = None
 
     async def _store(self, wal: int, records: Sequence[LogRecord], *, is_all: bool = False) -> int:
-        """Store records, those of queues that have moved since on the shards they are on; return up to which number."""
+        """Store records. Those of queues that have moved are stored on their new shards.
+
+        Return the number up to which all are.
+        """
         layout = self._engine.store.layout
         if layout is None or not layout.has_moved:
             return await self._engine.run(StoreRecords(wal, records, is_all=is_all))
         stored = 0
-        for number, body in records:  # seldom, so one by one
+        for number, body in records:  # this is rare, so they are stored one by one
             elsewhere: dict[EngineContext, list[BufferedPush]] = {}
             for promise in decode(body):
                 elsewhere.setdefault(self.route(QueueKey(promise.namespace, promise.queue)), []).append(promise)
@@ -350,7 +355,7 @@ class EnqueueBuffer:
                 del self._depths[key]
 
     async def _copy(self) -> None:
-        """Keep copies in Redis, should this server not come back. Where that fails, the log is copy enough."""
+        """Keep copies in Redis, in case this server does not return. If that fails, the log alone is sufficient."""
         try:
             while self._uncopied and self.wal is not None and self.buffers is not None:
                 some, self._uncopied = self._uncopied, []
@@ -360,13 +365,13 @@ class EnqueueBuffer:
             self._copying = None
 
     async def show_life(self) -> None:
-        """Tell the others that this server looks after its log itself."""
+        """Show the other servers that this server stores its log itself."""
         if self.wal is not None and self.buffers is not None:
             await self.buffers.keep(self.wal.number, [])
-            await self.buffers.forget(self.wal.number, self._stored_up_to)  # copies may have come after what they are of
+            await self.buffers.forget(self.wal.number, self._stored_up_to)  # removes copies that were written too late
 
     async def adopt(self, wal: int) -> None:
-        """Store what another server has promised and did not live to store."""
+        """Store the records of another server that does not run any more."""
         buffers = self.buffers
         if buffers is None:
             return
@@ -374,13 +379,13 @@ class EnqueueBuffer:
             stored = await self._store(wal, records)
             await buffers.forget(wal, stored)
             if stored < records[-1].number:
-                log.warning("a part of the log of a server that is gone waits for its return", log=wal, stored=stored)
+                log.warning("a part of the log of another server is stored when that server returns", log=wal, stored=stored)
                 return
-            log.info("stored what another server had promised", log=wal, up_to=stored)
+            log.info("stored the log of another server", log=wal, up_to=stored)
         await buffers.forget(wal, 0)
 
     async def close(self) -> None:
-        """Store what is promised, if that is possible now; what is not is in the log."""
+        """Store the buffered records, if that is possible now. The rest stays in the log."""
         self._closed = True
         await self.flusher.stop()
         under_way = [task for task in (self._flushing, self._copying) if task is not None]
@@ -392,7 +397,7 @@ class EnqueueBuffer:
 
 
 class Flusher(PeriodicService):
-    """Tries again what could not be stored, shows that this server lives, and looks after those that do not."""
+    """Retries what could not be stored, shows that this server lives, and stores the logs of servers that do not."""
 
     every_ms = 1_000
 
@@ -419,4 +424,4 @@ class Flusher(PeriodicService):
                     if wal != buffer.wal.number:
                         await buffer.adopt(wal)
         except FastPathFailed:
-            pass  # without Redis, each server stores its own
+            pass  # without Redis, each server stores its own log

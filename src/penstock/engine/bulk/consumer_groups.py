@@ -1,9 +1,9 @@
-"""Consumer groups: jobs that are claimed many at a time, under numbers that the consumer gives, so that asking twice is safe.
+"""Consumer groups: jobs that are claimed in bulk, under numbers that the consumer chooses, so that a repeated claim is safe.
 
-What a group holds is an ordinary lease of each job. Jobs are claimed in slices; the transaction that claims a slice also notes
-its jobs and their lease tokens, on their shard. Once there are enough, one write on the first shard notes the slices as the
-epoch. Whoever asks for the same epoch again gets what is noted; if the server died in between, the slices that are there are
-taken into the epoch by whoever asks for it next.
+A group holds an ordinary lease of each job. Jobs are claimed in slices. The transaction that claims a slice also records its
+jobs and their lease tokens, on their shard. When there are enough jobs, one write on the first shard records the slices as
+the epoch. A repeated claim of the same epoch gets the recorded slices. If the server died in between, the next claim of the
+epoch takes over the slices that exist.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ log = structlog.get_logger("penstock.groups")
 
 
 class GroupClaim(NamedTuple):
-    """What a group wants: up to ``most`` jobs of some queues, waiting up to ``wait_ms`` for the first."""
+    """What a group claims: up to ``most`` jobs of some queues, waiting up to ``wait_ms`` for the first."""
 
     queues: Sequence[str]
     most: int
@@ -65,7 +65,7 @@ class GroupClaim(NamedTuple):
 
 
 class GroupStatus(NamedTuple):
-    """How it stands with a group."""
+    """The state of a group."""
 
     namespace: str
     group: str
@@ -77,10 +77,10 @@ class GroupStatus(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Some rows of a slice that are to be read."""
+    """Some rows of a slice that a caller wants to read."""
 
     ref: SliceRef
-    offset: int  #: of the slice's first row in its epoch
+    offset: int  #: offset of the slice's first row in its epoch
     first: int
     end: int
 
@@ -89,7 +89,7 @@ _TurnKey = tuple[str, str, str]
 
 
 class _Claimed:
-    """Slices of an epoch that are not noted as one."""
+    """Slices of an epoch that are not recorded as one yet."""
 
     def __init__(self, namespace: str, group: str, number: int) -> None:
         self.namespace = namespace
@@ -99,20 +99,20 @@ class _Claimed:
 
     @property
     def name(self) -> EpochName:
-        """Whose it is, and its number."""
+        """Namespace, group and number of the epoch."""
         return self.namespace, self.group, self.number
 
     @property
     def rows(self) -> int:
-        """How many jobs there are."""
+        """Number of jobs."""
         return sum(each.rows for each in self.slices)
 
 
 class ConsumerGroups(PeriodicService):
-    """Consumer groups of a whole server; a keeper of the first shard, which forgets those that are gone.
+    """The consumer groups of a whole server: a service of the first shard, which removes unused groups.
 
-    A group's claims come one after the other, and so do its acknowledgements: nothing is asked for twice at the same time. They
-    do not wait for each other, as a claim may wait for jobs.
+    The claims of a group run one after the other, and so do its acknowledgements, so nothing is done twice at the same time.
+    Claims and acknowledgements do not wait for each other, because a claim may wait for jobs.
     """
 
     every_ms = 10 * limits.MINUTE_MS
@@ -122,13 +122,13 @@ class ConsumerGroups(PeriodicService):
         self._all = engine
         self._home = engine.engines[0]
         self._turns: dict[_TurnKey, tuple[asyncio.Lock, int]] = {}
-        self._seen: dict[tuple[str, str], int] = {}  #: steady ms when a sign of life was last written down
-        self._renewed: dict[EpochName, int] = {}  #: steady ms before which the leases of an epoch do not run out
+        self._seen: dict[tuple[str, str], int] = {}  #: steady ms when the use of a group was last stored
+        self._renewed: dict[EpochName, int] = {}  #: steady ms before which the leases of an epoch do not expire
 
-    # Asking.
+    # Requests.
 
     async def claim(self, namespace: str, group: str, number: int, wish: GroupClaim) -> Epoch:
-        """Claim jobs as an epoch. The same epoch again gives the same jobs; nothing is noted of an empty one.
+        """Claim jobs as an epoch. The same epoch again gives the same jobs; an empty epoch is not recorded.
 
         Raises EpochOver, TooMany.
         """
@@ -155,18 +155,19 @@ class ConsumerGroups(PeriodicService):
                 await self._give_back(got, got.slices)
                 raise
             except BaseException:
-                # Whoever asked is gone. Another server may have taken it over, if there are several; else it is given back.
+                # The caller has left. If there are several servers, another one may have taken the epoch over; else it is
+                # released.
                 if got.slices and not self._home.store.capabilities.is_shared:
                     await asyncio.shield(self._give_back(got, got.slices))
                 raise
             self._renewed[namespace, group, number] = self._home.clock.steady_ms() + wish.lease_ms
-            # If another server was first, some of it may be in what is noted, without jobs that were lost by then.
+            # If another server was first, its record may have some of these slices, without jobs that were lost by then.
             kept = {each[:2] for each in noted.slices}
             await self._give_back(got, [each for each in got.slices if each[:2] not in kept])
             return noted
 
     async def read(self, namespace: str, group: str, number: int, split: int, splits: int) -> list[Wanted]:
-        """Return which rows of an epoch a split has. Raises EpochUnknown."""
+        """Return the rows of an epoch that belong to a split. Raises EpochUnknown."""
         epoch = await self._epoch(namespace, group, number)
         rows = epoch.rows
         first, end = rows * split // splits, rows * (split + 1) // splits
@@ -180,7 +181,7 @@ class ConsumerGroups(PeriodicService):
         return found
 
     async def lost(self, namespace: str, group: str, number: int) -> EpochLeasesLost:
-        """Count the jobs of an epoch that are not the group's any more, and return that as an error."""
+        """Count the jobs of an epoch that the group does not hold any more, and return that as an error."""
         lost = gone = 0
         for each in (await self._epoch(namespace, group, number)).slices:
             jobs, tokens = await self._leases(namespace, group, number, each)
@@ -194,15 +195,16 @@ class ConsumerGroups(PeriodicService):
         return EpochLeasesLost(number, lost, gone)
 
     async def examine(self, jobs: Sequence[int]) -> None:
-        """Put aside those that are damaged of jobs that could not be read."""
+        """Move damaged jobs, among jobs that could not be read, to quarantine."""
         for at in range(0, len(jobs), limits.epoch_slice_jobs):
             some = jobs[at : at + limits.epoch_slice_jobs]
             await asyncio.gather(*(engine.run(CheckPayloads(some)) for engine in self._all.engines))
 
     async def ack(self, namespace: str, group: str, up_to: int, *, only_whole: bool = False) -> tuple[int, int]:
-        """Acknowledge all epochs up to a number; return how many jobs were, and how many were not the group's any more.
+        """Acknowledge all epochs up to a number.
 
-        ``only_whole``: raises EpochLeasesLost, and changes nothing, if leases of theirs have run out.
+        Return how many jobs were acknowledged, and how many the group did not hold. ``only_whole``: raises EpochLeasesLost,
+        and changes nothing, if leases of these epochs have expired.
         """
         acked = lost = 0
         async with self._turn(namespace, group, "settle"):
@@ -218,7 +220,10 @@ class ConsumerGroups(PeriodicService):
         return acked, lost
 
     async def _check_whole(self, namespace: str, group: str, up_to: int) -> None:
-        """Look whether a group still has all jobs of its epochs, unless this server knows that their leases go on."""
+        """Check that a group still holds all jobs of its epochs.
+
+        Epochs whose leases this server knows to be valid are left out.
+        """
         for number in sorted(await self._open_epochs(namespace, group)):
             if number <= up_to and self._renewed.get((namespace, group, number), 0) <= self._home.clock.steady_ms():
                 error = await self.lost(namespace, group, number)
@@ -226,14 +231,14 @@ class ConsumerGroups(PeriodicService):
                     raise error
 
     async def release(self, namespace: str, group: str) -> int:
-        """Give everything back that a group holds; return how many jobs. Its epochs may begin anew."""
+        """Release all jobs that a group holds; return the number of jobs. Its epochs may start again."""
         released = 0
         async with self._turn(namespace, group, "settle"):
             begun = await self._home.run(BeginSettling(namespace, group, limits.epoch_max))
             for number, epoch in begun:
                 released += await self._give_back(_Claimed(namespace, group, number), epoch.slices)
             if not self._is_claiming(namespace, group):
-                # Another server may be claiming for it right now.
+                # Another server may be claiming for this group now.
                 shared = self._home.store.capabilities.is_shared
                 before_ms = self._home.clock.now_ms() - limits.slice_stray_ms if shared else None
                 for stray in await self._strays(namespace, group, before_ms):
@@ -243,7 +248,7 @@ class ConsumerGroups(PeriodicService):
         return released
 
     async def heartbeat(self, namespace: str, group: str, lease_ms: int) -> tuple[list[int], int]:
-        """Renew all leases of a group; return its epochs, and how many of their jobs are not the group's any more.
+        """Renew all leases of a group. Return its epochs, and how many of their jobs the group does not hold any more.
 
         Leases that this server knows to have more than half of ``lease_ms`` left are not written.
         """
@@ -258,13 +263,13 @@ class ConsumerGroups(PeriodicService):
             if not lost[number]:
                 self._remember(name, steady_ms + lease_ms)
         await self._home.run(Seen(namespace, group))
-        if any(lost.values()):  # nothing is lost of what was acknowledged or released meanwhile
+        if any(lost.values()):  # jobs of epochs that were acknowledged or released meanwhile are not lost
             left = await self._open_epochs(namespace, group)
             lost = {number: count for number, count in lost.items() if number in left}
         return sorted(lost), sum(lost.values())
 
     async def standings(self, namespace: str | None) -> list[GroupStatus]:
-        """Tell of all groups of a namespace (None: of all): what they hold, and how much waits for them."""
+        """Return the state of all groups of a namespace (None: of all): what they hold, and how many jobs wait for them."""
         store = self._home.store
         epochs: dict[tuple[str, str], list[BulkRecord]] = {}
         for entry in await store.entry_list(Search(EntryKind.EPOCH, namespace, bodies=False)):
@@ -281,7 +286,7 @@ class ConsumerGroups(PeriodicService):
             found.append(GroupStatus(entry.namespace, entry.name, queues, numbers, in_flight, lag, entry.at))
         return sorted(found)
 
-    # How it is done.
+    # Implementation.
 
     def _turn(self, namespace: str, group: str, what: str) -> _Turn:
         return _Turn(self._turns, (namespace, group, what))
@@ -291,10 +296,10 @@ class ConsumerGroups(PeriodicService):
         return bulk_records.decode_group(found[0].body) if found else None
 
     async def _make_room(self, namespace: str) -> None:
-        """If there are as many groups as there may be, forget those that hold nothing and were not heard of for a while.
+        """If the maximum number of groups exists, remove groups that hold nothing and were not used for a while.
 
-        If it is the share of a namespace that is used up, only groups of that namespace are forgotten. Each stream of Spark
-        with a new checkpoint is a new group. Raises TooMany, or NamespaceLimit.
+        If the share of a namespace is used up, only groups of that namespace are removed. Each stream of Spark with a new
+        checkpoint is a new group. Raises TooMany, or NamespaceLimit.
         """
         store, most = self._home.store, limits.groups_max
         taken = (await store.entry_totals(EntryKind.GROUP))[0]
@@ -327,7 +332,7 @@ class ConsumerGroups(PeriodicService):
         return epoch
 
     async def _note(self, namespace: str, group: str, queues: Sequence[str]) -> None:
-        """Note that a group lives though there is nothing for it, not more often than anybody would see."""
+        """Record that a group is in use though there is no job for it, no more often than a client could notice."""
         steady_ms = self._home.clock.steady_ms()
         if steady_ms - self._seen.get((namespace, group), -limits.MINUTE_MS) >= 10 * limits.SECOND_MS:
             if len(self._seen) >= limits.groups_max:
@@ -346,7 +351,10 @@ class ConsumerGroups(PeriodicService):
         return {number: epoch for number, epoch in epochs.items() if not epoch.acking}
 
     async def _rest(self, slices: Sequence[SliceRef]) -> None:
-        """Wait until what was written on other shards is on disk. What is written on the first one next waits for it."""
+        """Wait until everything written on other shards is on disk.
+
+        The next write on the first shard waits for its own fsync.
+        """
         shards = {each.shard for each in slices}
         engines = [engine for engine in self._all.engines if engine is not self._home and engine.store.shard in shards]
         await asyncio.gather(*(engine.run(Rest()) for engine in engines))
@@ -359,7 +367,7 @@ class ConsumerGroups(PeriodicService):
             self._renewed.pop((namespace, group, number), None)
 
     async def _claim(self, got: _Claimed, wish: GroupClaim) -> None:
-        """Claim jobs in slices, from all queues in turn, after what was left over by a server that died."""
+        """Claim jobs in slices, from all queues in turn. Slices that a server left when it died come first."""
         keys = [QueueKey(got.namespace, queue) for queue in wish.queues]
         await self._adopt(got, wish)
         await self._claim_ready(got, keys, wish)
@@ -369,7 +377,7 @@ class ConsumerGroups(PeriodicService):
                 await self._claim_ready(got, keys, wish)
 
     async def _adopt(self, got: _Claimed, wish: GroupClaim) -> None:
-        """Take over slices that were claimed for the epoch without having been noted as one."""
+        """Take over slices that were claimed for the epoch and were not recorded as one."""
         for engine in self._all.engines:
             search = Search(EntryKind.SLICE, got.namespace, slice_name(got.group, got.number), bodies=False)
             for entry in sorted(await engine.store.entry_list(search), key=lambda each: each.number):
@@ -393,7 +401,7 @@ class ConsumerGroups(PeriodicService):
                     raise
                 if claimed and note.ref is not None:
                     got.slices.append(note.ref)
-                if not claimed or note.ref is None or note.ref.rows < want:  # nothing is left
+                if not claimed or note.ref is None or note.ref.rows < want:  # no job is left
                     keys.remove(key)
 
     async def _claim_waiting(self, got: _Claimed, keys: Sequence[QueueKey], wish: GroupClaim) -> None:
@@ -415,12 +423,12 @@ class ConsumerGroups(PeriodicService):
                     abandon(self._all.of(claim.queue), claim)
 
     async def _settle(self, name: EpochName, ref: SliceRef, ending: SliceOutcome, lease_ms: int = 0) -> int:
-        """Settle a slice; return how many of its jobs were not the group's any more.
+        """Settle a slice; return how many of its jobs the group did not hold any more.
 
-        What was done before does not count again: the slice is gone then.
+        A slice that was settled before does not count again, because it is deleted.
         """
         several = len(self._all.engines) > 1
-        if ref.shard >= len(self._all.engines):  # there are fewer shards now, and its note went with its shard
+        if ref.shard >= len(self._all.engines):  # there are fewer shards now, and the record was removed with its shard
             return ref.rows
         engine = self._all.engines[ref.shard]
         settled = await engine.run(SettleSlice(name, ref.number, ending, lease_ms, keeps_others=several))
@@ -428,7 +436,7 @@ class ConsumerGroups(PeriodicService):
             return ref.rows if ending is SliceOutcome.RENEW else 0
         if not several or not settled.others:
             return len(settled.others)
-        # Some may have moved to another shard with their queue.
+        # Some jobs may have moved to another shard with their queue.
         gone = await self._settle_elsewhere(name[0], settled.others, ending, lease_ms)
         if ending is not SliceOutcome.RENEW:
             await engine.run(SettleSlice(name, ref.number, ending, lease_ms))
@@ -452,14 +460,14 @@ class ConsumerGroups(PeriodicService):
         return len(outcomes) - outcomes.count(None)
 
     async def _give_back(self, got: _Claimed, slices: Sequence[SliceRef]) -> int:
-        """Give slices back; return how many jobs are ready again."""
+        """Release slices; return how many jobs are ready again."""
         released = 0
         for each in slices:
             released += each.rows - await self._settle(got.name, each, SliceOutcome.RELEASE)
         return released
 
     async def _strays(self, namespace: str | None, group: str | None = None, before_ms: int | None = None) -> list[_Claimed]:
-        """Return slices, by epoch, whether these are noted or not."""
+        """Return slices, by epoch, whether they are recorded as an epoch or not."""
         found: dict[EpochName, _Claimed] = {}
         for engine in self._all.engines:
             for entry in await engine.store.entry_list(
@@ -483,7 +491,7 @@ class ConsumerGroups(PeriodicService):
         return (), ()
 
     async def _fetch(self, jobs: Sequence[int]) -> dict[int, Job]:
-        """Read jobs by id, wherever they are."""
+        """Read jobs by id, on any shard."""
         found: dict[int, Job] = {}
         for engine in self._all.engines:
             left = [job_id for job_id in jobs if job_id not in found]
@@ -496,7 +504,7 @@ class ConsumerGroups(PeriodicService):
         return found
 
     async def run_once(self) -> None:
-        """Forget groups that nobody has heard of for long."""
+        """Remove groups that were not used for a long time."""
         if not self._home.leads:
             return
         before = self._home.clock.now_ms() - limits.group_kept_ms
@@ -506,7 +514,7 @@ class ConsumerGroups(PeriodicService):
         await self._give_back_strays()
 
     async def _give_back_strays(self) -> None:
-        """Give back what was claimed for epochs that nobody asks for any more."""
+        """Release what was claimed for epochs that no client asks for any more."""
         strays = await self._strays(None, before_ms=self._home.clock.now_ms() - limits.slice_stray_ms)
         for stray in strays:
             if self._is_claiming(stray.namespace, stray.group):
@@ -520,7 +528,7 @@ class ConsumerGroups(PeriodicService):
 
 
 class _Turn:
-    """What is done for a group is done by one after the other. Nothing is kept of groups that nobody does anything for."""
+    """A turn of a group: its claims run one after the other, and so do its settlements. Idle groups cost no memory."""
 
     def __init__(self, turns: dict[_TurnKey, tuple[asyncio.Lock, int]], key: _TurnKey) -> None:
         self._turns = turns
@@ -549,12 +557,12 @@ class _Turn:
 
 
 def _is_held(job: Job | None, token: int) -> bool:
-    """Tell whether a job has the lease that a group got."""
+    """Return whether a job has the lease that the group got."""
     return job is not None and job.token == token and job.state == State.ACTIVE.value
 
 
 def _claim_of(got: _Claimed, queue: QueueKey, count: int, lease_ms: int, wait_ms: int = 0) -> tuple[Claim, SliceNote]:
     note = SliceNote(*got.name)
-    # The store does not know at once which jobs a ready list gives out.
+    # The store does not know at once which jobs a ready list hands out.
     claim = Claim(queue, count, wait_ms=wait_ms, lease_ms=lease_ms, note=note, skips_ready_list=True)
     return claim, note

@@ -1,4 +1,4 @@
-"""What is written of consumer groups and their epochs: slices of leases, and which of them are an epoch. See groups.py."""
+"""Stores consumer groups and their epochs: slices of leases, and which slices are an epoch. See ``consumer_groups.py``."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ EpochName = tuple[str, str, int]
 
 
 class SliceOutcome(Enum):
-    """What becomes of a slice."""
+    """How a slice is settled."""
 
-    ACK = "ack"  #: its jobs are done
-    RELEASE = "release"  #: they are ready again, at their old places
-    RENEW = "renew"  #: it goes on
-    ADOPT = "adopt"  #: it goes on, without the jobs that are not the group's any more
+    ACK = "ack"  #: its jobs are completed
+    RELEASE = "release"  #: its jobs are ready again, at their old places
+    RENEW = "renew"  #: its leases are renewed
+    ADOPT = "adopt"  #: its leases are renewed, and jobs that the group does not hold any more are left out
 
 
 class Settled(NamedTuple):
-    """What became of a slice: how many jobs were the group's, and which were not, by id and token."""
+    """Outcome of settling a slice: how many jobs the group held, and the id and token of those that it did not hold."""
 
     held: int
     others: list[tuple[int, int]]
 
 
 class SettleSlice(Command["Settled | None"]):
-    """Settle the jobs of a slice; answers None if there is no such slice any more, because that was done before.
+    """Settle the jobs of a slice. Answers None if the slice does not exist any more, because it was settled before.
 
-    Once it is acknowledged or released, the slice is gone, unless there are others and ``keeps_others``: they are kept.
+    A slice that is acknowledged or released is deleted. If it has other jobs and ``keeps_others``, it is kept with these.
     """
 
     __slots__ = ("ending", "keeps_others", "lease_ms", "name", "number")
@@ -71,7 +71,7 @@ class Rest(Command[None]):
 
 
 class CheckPayloads(Command[None]):
-    """Have a look at jobs and their payloads: what is damaged is put aside. A claim for an epoch does not look at payloads."""
+    """Check jobs and their payloads: damaged ones are moved to quarantine. A claim for an epoch does not check payloads."""
 
     __slots__ = ("jobs",)
 
@@ -80,7 +80,7 @@ class CheckPayloads(Command[None]):
 
 
 class RecordEpoch(Command[Epoch]):
-    """Note what was claimed as an epoch; answers what is noted, which may be what another claim has got.
+    """Record what was claimed as an epoch. Answers the recorded epoch, which may be that of another claim.
 
     Refused with EpochOver, or TooMany.
     """
@@ -99,7 +99,10 @@ class RecordEpoch(Command[Epoch]):
 
 
 class BeginSettling(Command[list[tuple[int, Epoch]]]):
-    """Begin to settle the epochs of a group up to a number: nobody may read them any more. Answers them as they were."""
+    """Begin to settle the epochs of a group up to a number: they cannot be read any more.
+
+    Answers the epochs as they were.
+    """
 
     __slots__ = ("group", "namespace", "up_to")
 
@@ -110,7 +113,7 @@ class BeginSettling(Command[list[tuple[int, Epoch]]]):
 
 
 class EndEpochs(Command[None]):
-    """Forget epochs that are settled. ``acked``: all up to it were acknowledged; None: the group begins anew."""
+    """Delete epochs that are settled. ``acked``: all up to it were acknowledged; None: the group starts again."""
 
     __slots__ = ("acked", "group", "namespace", "numbers")
 
@@ -124,18 +127,18 @@ class EndEpochs(Command[None]):
 
 
 class Seen(Command[None]):
-    """Note that a group lives. One that is unknown stays so."""
+    """Record that a group is in use. An unknown group is not created."""
 
     __slots__ = ("group", "namespace", "queues")
 
     def __init__(self, namespace: str, group: str, queues: Sequence[str] | None = None) -> None:
         self.namespace = namespace
         self.group = group
-        self.queues = queues  #: that it claims from, which make it known
+        self.queues = queues  #: queues from which it claims; these create the group
 
 
 class ForgetGroups(Command[None]):
-    """Forget groups that nobody has heard of for long."""
+    """Remove groups that were not used for a long time."""
 
     __slots__ = ("before_ms", "groups")
 
@@ -145,14 +148,14 @@ class ForgetGroups(Command[None]):
 
 
 class SliceNote:
-    """Notes what is claimed for an epoch, by the transaction that claims it."""
+    """Records what is claimed for an epoch, in the transaction of the claim."""
 
     def __init__(self, namespace: str, group: str, epoch: int) -> None:
         self._name = (namespace, group, epoch)
-        self.ref: SliceRef | None = None  #: once something was claimed
+        self.ref: SliceRef | None = None  #: set when jobs were claimed
 
     async def write(self, shard: int, work: UnitOfWork, jobs: Sequence[Job]) -> None:
-        """Note jobs of a shard and their leases."""
+        """Record jobs of a shard and their leases."""
         namespace, group, epoch = self._name
         number = work.serial()
         body = bulk_records.encode(EpochSlice.of([job.id for job in jobs], [job.token for job in jobs]))
@@ -161,13 +164,13 @@ class SliceNote:
         self.ref = SliceRef(shard, number, len(jobs))
 
     def taken_back(self) -> SettleSlice:
-        """Return what gives the jobs back."""
+        """Return the command that releases the jobs."""
         assert self.ref is not None
         return SettleSlice(self._name, self.ref.number, SliceOutcome.RELEASE)
 
 
 async def settle_slices(engine: EngineContext, work: UnitOfWork, commands: Sequence[SettleSlice]) -> None:
-    """Apply a batch of slices to be settled: jobs and the note of them in one transaction."""
+    """Settle a batch of slices: the jobs and the record of each slice change in one transaction."""
     for command in commands:
         namespace, group, epoch = command.name
         entries = await work.tx.entry_load(EntryKind.SLICE, namespace, slice_name(group, epoch), command.number)
@@ -179,7 +182,7 @@ async def settle_slices(engine: EngineContext, work: UnitOfWork, commands: Seque
         held, others = work.held(jobs, tokens)
         if held:
             await _settle_held(engine, work, command, held)
-        kept: list[tuple[int, int]] | None = []  #: None: it stays as it is
+        kept: list[tuple[int, int]] | None = []  #: None: it is not changed
         if command.ending is SliceOutcome.RENEW:
             kept = None
         elif command.ending is SliceOutcome.ADOPT:
@@ -207,20 +210,20 @@ async def _settle_held(engine: EngineContext, work: UnitOfWork, command: SettleS
 
 
 async def rest(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Rest]) -> None:
-    """Answer those who want to know that all is on disk."""
+    """Answer commands that wait until everything is on disk."""
     for command in commands:
         work.answer(command, None)
 
 
 async def check_payloads(_engine: EngineContext, work: UnitOfWork, commands: Sequence[CheckPayloads]) -> None:
-    """Apply a batch of looks."""
+    """Apply a batch of checks."""
     for command in commands:
         await work.tx.payload_load(command.jobs)
         work.answer(command, None)
 
 
 async def record_epoch(_engine: EngineContext, work: UnitOfWork, commands: Sequence[RecordEpoch]) -> None:
-    """Apply a batch of claims."""
+    """Apply a batch of claimed epochs."""
     for command in commands:
         name = (command.namespace, command.group)
         group = await _group(work, *name, command.queues)
@@ -241,7 +244,7 @@ async def record_epoch(_engine: EngineContext, work: UnitOfWork, commands: Seque
 
 
 async def begin_settling(_engine: EngineContext, work: UnitOfWork, commands: Sequence[BeginSettling]) -> None:
-    """Apply a batch of beginnings."""
+    """Apply a batch of settlements that begin."""
     for command in commands:
         found: list[tuple[int, Epoch]] = []
         changed: list[BulkRecord] = []
@@ -258,7 +261,7 @@ async def begin_settling(_engine: EngineContext, work: UnitOfWork, commands: Seq
 
 
 async def end_epochs(_engine: EngineContext, work: UnitOfWork, commands: Sequence[EndEpochs]) -> None:
-    """Apply a batch of ends."""
+    """Apply a batch of settled epochs."""
     for command in commands:
         name = (command.namespace, command.group)
         for number in command.numbers:
@@ -271,7 +274,7 @@ async def end_epochs(_engine: EngineContext, work: UnitOfWork, commands: Sequenc
 
 
 async def seen(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Seen]) -> None:
-    """Apply a batch of signs of life."""
+    """Apply a batch of records that groups are in use."""
     for command in commands:
         name = (command.namespace, command.group)
         if command.queues is None:
@@ -286,7 +289,7 @@ async def seen(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Seen
 
 
 async def forget_groups(_engine: EngineContext, work: UnitOfWork, commands: Sequence[ForgetGroups]) -> None:
-    """Apply a batch of groups to be forgotten, with epochs whose leases have run out long ago."""
+    """Apply a batch of groups to be removed, and delete their epochs whose leases expired long ago."""
     for command in commands:
         for name in command.groups:
             groups = await work.tx.entry_load(EntryKind.GROUP, *name, 0)
@@ -302,8 +305,8 @@ async def _group(work: UnitOfWork, namespace: str, group: str, queues: Sequence[
 
 
 def over(number: int, acked: int) -> EpochOver:
-    """Return why an epoch cannot be claimed any more: all up to ``acked`` are acknowledged."""
+    """Return the error for an epoch that cannot be claimed any more: all epochs up to ``acked`` are acknowledged."""
     return EpochOver(
         f"The group has acknowledged everything up to epoch {acked}, so epoch {number} cannot be claimed any more. Go on with "
-        f"epoch {acked + 1}, or release the group to begin anew."
+        f"epoch {acked + 1}, or release the group to start again."
     )

@@ -1,4 +1,4 @@
-"""Makes jobs of staged rows that were committed: each shard its own, a bounded slice at a time. See stages.py."""
+"""Makes jobs of staged rows that were committed: on each shard, one bounded slice at a time. See ``staged_writes.py``."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("penstock.stages")
 
-#: Transactions of publishing under way: while one is being made durable, the next is being written.
+#: Publishing transactions in progress: while one is being made durable, the next is being written.
 _UNDER_WAY: Final = 2
 
 
 class Naming(Pushing):
-    """Publishes a chunk whose jobs have names, which are looked after over all shards."""
+    """Publishes a chunk whose jobs have names, which are checked on all shards."""
 
     def __init__(self, fleet: ShardedContext, entry: BulkRecord, part: StagedChunk) -> None:
         super().__init__(fleet, [(part.queue, part.jobs)], None)
@@ -48,9 +48,9 @@ class Naming(Pushing):
 
 
 class Publisher(PeriodicService):
-    """Makes jobs of what is due on one shard, draft by draft, a bounded slice at a time: others get their turn in between.
+    """Makes jobs of the due drafts of one shard, draft by draft.
 
-    ``done`` is called after each draft.
+    The slices are bounded, so that other commands run in between. ``done`` is called after each draft.
     """
 
     every_ms = 1_000
@@ -63,10 +63,10 @@ class Publisher(PeriodicService):
         self._damaged: set[int] = set()  #: drafts
 
     async def run_once(self) -> None:
-        """Publish all that is due."""
+        """Publish all due drafts."""
         while self._engine.leads and self.goes_on():
             self._woken = False
-            # Damaged drafts are left where they are, and hold up nobody.
+            # Damaged drafts are kept, and do not block the others.
             limit = limits.publish_ahead_chunks + len(self._damaged)
             found = await self._engine.store.entry_list(Search(EntryKind.DUE, limit=limit))
             due = [entry for entry in found if entry.number not in self._damaged]
@@ -107,14 +107,14 @@ class Publisher(PeriodicService):
             log.error("staged rows are damaged and are not published", draft=entry.number, commit=entry.name)
             self._damaged.add(entry.number)
             return False
-        except (QueueMoving, NameContested):  # in the next round
+        except (QueueMoving, NameContested):  # tried again in the next round
             return False
         finally:
             await asyncio.gather(*under_way, return_exceptions=True)
         return True
 
     async def _carried(self, entry: BulkRecord, chunks: Sequence[Chunk]) -> list[Chunk]:
-        """Hand over what belongs to queues that have moved to other shards; return the rest."""
+        """Pass on the chunks of queues that have moved to other shards; return the rest."""
         stays: list[Chunk] = []
         for each in chunks:
             home = self._all.of(QueueKey(entry.namespace, each.queue))
@@ -128,7 +128,7 @@ class Publisher(PeriodicService):
     async def _publish_named(self, fleet: ShardedContext, entry: BulkRecord, parts: Sequence[StagedChunk]) -> None:
         for part in parts:
             await Naming(fleet, entry, part).run()
-            # Where all names are taken on other shards, nothing was left to be pushed here.
+            # If all names are taken on other shards, there was nothing to push here.
             await self._engine.run(Publish(entry, [part._replace(jobs=())], rows=len(part.jobs)))
 
 
@@ -137,7 +137,7 @@ def _part(entry: BulkRecord, chunk: Chunk) -> StagedChunk:
 
 
 def _slices(chunks: Sequence[Chunk]) -> list[list[Chunk]]:
-    """Put small chunks together, up to what is written in one transaction."""
+    """Combine small chunks, up to the size of one transaction."""
     slices: list[list[Chunk]] = []
     rows = size = 0
     for each in chunks:

@@ -1,4 +1,4 @@
-"""What is written of staged writes: chunks and drafts, parts, commits, and who was told of them. See stages.py."""
+"""Stores staged writes: chunks and drafts, parts, commits, and which shards know them. See ``staged_writes.py``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class AddChunks(Command[None]):
-    """Store some rows of a draft. ``begins``: these are the first of it on this shard."""
+    """Store some rows of a draft. ``begins``: these are the first rows of the draft on this shard."""
 
     __slots__ = ("begins", "chunks", "draft", "durable", "namespace")
 
@@ -35,12 +35,15 @@ class AddChunks(Command[None]):
         return self.namespace
 
     def weight(self) -> int:
-        """Return what its chunks weigh: each is written as one row."""
+        """Return the weight of its chunks: each is written as one row."""
         return 1 + sum(len(chunk.body) for chunk in self.chunks) // limits.weight_bytes
 
 
 class SaveStage(Command[Stage | None]):
-    """Note that a part is staged, in place of an earlier try: answers that, for its chunks to be dropped."""
+    """Record that a part is staged, in place of an earlier attempt.
+
+    Answers that attempt, so that its chunks can be dropped.
+    """
 
     __slots__ = ("namespace", "part", "stage", "txn")
 
@@ -55,7 +58,7 @@ class SaveStage(Command[Stage | None]):
 
 
 class CommitStages(Command[tuple[Commit, bool]]):
-    """Commit staged writes under a key; answers the commit of that key, and whether it was there already.
+    """Commit staged writes under a key. Answers the commit of that key, and whether it existed already.
 
     Refused with StageUnknown if nothing is staged under one of the names.
     """
@@ -72,7 +75,7 @@ class CommitStages(Command[tuple[Commit, bool]]):
 
 
 class Confirm(Command[None]):
-    """Hear on a shard that drafts were committed: they are due. Hearing it twice is fine."""
+    """Record on a shard that drafts were committed, so they are due. Doing it twice is allowed."""
 
     __slots__ = ("drafts", "key", "namespace")
 
@@ -85,7 +88,7 @@ class Confirm(Command[None]):
 
 
 class Carry(Command[None]):
-    """Take over chunks of a draft that is due from the shard that their queue has left. Taking them over twice is fine."""
+    """Take over chunks of a due draft from the shard that their queue has left. Doing it twice is allowed."""
 
     __slots__ = ("chunks", "entry")
 
@@ -98,7 +101,7 @@ class Carry(Command[None]):
 
 
 class RecordPublished(Command[bool]):
-    """Note on the first shard which shards have heard of a commit, or that all is published; answers the latter."""
+    """Record on the first shard which shards know a commit, or that all of it is published; answers the latter."""
 
     __slots__ = ("key", "namespace", "published", "shards")
 
@@ -110,7 +113,7 @@ class RecordPublished(Command[bool]):
 
 
 class AbortStage(Command[list[Stage]]):
-    """Forget what is staged under a name and was not committed; answers it, for its chunks to be dropped."""
+    """Remove what is staged under a name and was not committed. Answers it, so that its chunks can be dropped."""
 
     __slots__ = ("before_ms", "namespace", "txn")
 
@@ -121,7 +124,7 @@ class AbortStage(Command[list[Stage]]):
 
 
 class DropDraft(Command[bool]):
-    """Delete a slice of a draft that is of no use any more; answers whether there is more of it."""
+    """Delete a slice of a draft that is not needed any more; answers whether more of it is left."""
 
     __slots__ = ("draft", "namespace")
 
@@ -131,7 +134,7 @@ class DropDraft(Command[bool]):
 
 
 class PruneRecords(Command[None]):
-    """Forget entries that were kept for long enough."""
+    """Delete records that were kept for long enough."""
 
     __slots__ = ("entries",)
 
@@ -140,10 +143,10 @@ class PruneRecords(Command[None]):
 
 
 async def add_chunks(_engine: EngineContext, work: UnitOfWork, commands: Sequence[AddChunks]) -> None:
-    """Apply a batch of rows to be staged."""
+    """Apply a batch of staged rows."""
     for command in commands:
         drafts = await work.tx.entry_load(EntryKind.DRAFT, command.namespace, "", command.draft)
-        if not drafts and not command.begins:  # it took so long that it was dropped
+        if not drafts and not command.begins:  # it took so long that the draft was dropped
             work.refuse(command, StageUnknown("The draft has expired. Stage the part again."))
             continue
         draft = drafts[0] if drafts else BulkRecord(EntryKind.DRAFT, command.namespace, "", command.draft, 0)
@@ -151,12 +154,12 @@ async def add_chunks(_engine: EngineContext, work: UnitOfWork, commands: Sequenc
         await work.tx.chunk_add(command.chunks)
         if command.durable:
             work.answer(command, None)
-        else:  # what is noted about the part in the end waits for the disk
+        else:  # the record of the part, which is written last, waits for the disk
             work.answer_early(command, None)
 
 
 async def save_stage(_engine: EngineContext, work: UnitOfWork, commands: Sequence[SaveStage]) -> None:
-    """Apply a batch of parts that are staged."""
+    """Apply a batch of staged parts."""
     for command in commands:
         name = (EntryKind.STAGE, command.namespace, command.txn, command.part)
         found = await work.tx.entry_load(*name)
@@ -176,7 +179,7 @@ async def commit_stages(engine: EngineContext, work: UnitOfWork, commands: Seque
             continue
         txns = {txn: place for place, txn in enumerate(dict.fromkeys(command.txns))}
         staged = await work.tx.entry_load_all(EntryKind.STAGE, namespace, [(txn, None) for txn in txns])
-        staged.sort(key=lambda entry: txns[entry.name])  # in the order in which they were named
+        staged.sort(key=lambda entry: txns[entry.name])  # in the order of the names in the command
         here = {entry.name for entry in staged}
         missing = next((txn for txn in txns if txn not in here), None)
         if missing is not None:
@@ -203,21 +206,24 @@ async def commit_stages(engine: EngineContext, work: UnitOfWork, commands: Seque
 
 
 async def confirm(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Confirm]) -> None:
-    """Apply a batch of news of commits."""
+    """Apply a batch of confirmed commits."""
     for command in commands:
         await _confirm(work, command.namespace, command.key, command.drafts)
         work.answer(command, None)
 
 
 async def _confirm(work: UnitOfWork, namespace: str, key: str, drafts: Sequence[int]) -> None:
-    # One that is not found is due already, or published.
+    # A draft that is not found is due already, or published.
     found = await work.tx.entry_load_all(EntryKind.DRAFT, namespace, [("", draft) for draft in dict.fromkeys(drafts)])
     await work.tx.entry_remove(found)
     await work.tx.entry_save([BulkRecord(EntryKind.DUE, namespace, key, each.number, work.now_ms) for each in found])
 
 
 async def carry(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Carry]) -> None:
-    """Apply a batch of chunks from other shards. What came before is noted, as it may be published and gone already."""
+    """Apply a batch of chunks from other shards.
+
+    Each chunk that came leaves a record, because the chunk itself may be published and deleted already.
+    """
     for command in commands:
         namespace, name = command.entry.namespace, str(command.entry.number)
         known = {each.number for each in await work.tx.entry_load(EntryKind.CARRIED, namespace, name)}
@@ -232,7 +238,7 @@ async def carry(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Car
 
 
 async def record_published(_engine: EngineContext, work: UnitOfWork, commands: Sequence[RecordPublished]) -> None:
-    """Apply a batch of notes on commits."""
+    """Apply a batch of records about commits."""
     for command in commands:
         found = await work.tx.entry_load(EntryKind.COMMIT, command.namespace, command.key, 0)
         if not found:
@@ -259,7 +265,7 @@ async def abort_stage(_engine: EngineContext, work: UnitOfWork, commands: Sequen
 
 
 async def drop_draft(_engine: EngineContext, work: UnitOfWork, commands: Sequence[DropDraft]) -> None:
-    """Apply a batch of drafts that are of no use. One that is due by now is left alone."""
+    """Apply a batch of drafts that are not needed. A draft that is due by now is not deleted."""
     for command in commands:
         found = await work.tx.entry_load(EntryKind.DRAFT, command.namespace, "", command.draft)
         more = False
@@ -272,7 +278,7 @@ async def drop_draft(_engine: EngineContext, work: UnitOfWork, commands: Sequenc
 
 
 async def prune_records(_engine: EngineContext, work: UnitOfWork, commands: Sequence[PruneRecords]) -> None:
-    """Apply a batch of entries to be forgotten."""
+    """Apply a batch of records to be deleted."""
     for command in commands:
         await work.tx.entry_remove(command.entries)
         work.answer(command, None)

@@ -1,9 +1,9 @@
-"""Staged writes: rows that are kept out of sight, until one small commit says that they are to appear.
+"""Staged writes: rows that are stored and not visible, until one small commit publishes them.
 
-A part of a staged write is a draft: chunks of rows, each on the shard of its queue. Once all of them are stored, the first
-shard notes the part under its transaction's name. A commit is a note on the first shard under an idempotency key; from then on
-its drafts are due, and each shard publishes its own. A chunk is deleted by the transaction that makes jobs of it, so that each
-row becomes one job whatever happens in between.
+A part of a staged write is a draft: chunks of rows, each on the shard of its queue. When all of them are stored, the first
+shard records the part under the name of its transaction. A commit is a record on the first shard under an idempotency key.
+From then on its drafts are due, and each shard publishes its own. The transaction that makes jobs of a chunk also deletes
+the chunk, so that each row becomes one job even after a crash.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ class PackedRows(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """How it stands with a commit."""
+    """The state of a commit."""
 
     rows: int
     published: bool
     duplicate: bool = False
-    known: int = 0  #: rows that made no new jobs so far, because another job has their key or unique key
+    known: int = 0  #: rows that made no new jobs so far, because another job has their custom id or unique key
 
 
 class StagedWrites(PeriodicService):
-    """Staged writes of a whole server; a keeper of the first shard, which finishes commits and drops what has expired."""
+    """The staged writes of a whole server: a service of the first shard. It finishes commits and deletes expired parts."""
 
     every_ms = 1_000
 
@@ -67,28 +67,28 @@ class StagedWrites(PeriodicService):
         self._looked_ms = 0
 
     def start(self) -> None:
-        """Begin; what is left over from before is published at once."""
+        """Start. What an earlier run of the server left is published at once."""
         super().start()
         for publisher in self._publishers:
             publisher.start()
             publisher.wake()
 
     def send_everybody_home(self) -> None:
-        """Answer everybody who waits for something to be published, because the server is closing."""
+        """Answer all callers that wait for a commit to be published, because the server is closing."""
         self._stopping = True
         for future in [future for waiting in self._waiting.values() for future in waiting]:
             _ring(future)
 
     async def stop(self) -> None:
-        """End after the slices under way."""
+        """Stop after the current slices."""
         self.send_everybody_home()
         await asyncio.gather(*(publisher.stop() for publisher in self._publishers))
         await super().stop()
 
-    # What is asked for.
+    # Requests.
 
     async def stage(self, namespace: str, txn: str, part: int, rows: Sequence[PackedRows]) -> Stage:
-        """Keep the rows of a part, in place of what was staged as this part before.
+        """Store the rows of a part, in place of what was staged as this part before.
 
         They count for the quota of their namespace from now on. Raises QuotaExceeded, TooMany, or InvalidInput.
         """
@@ -99,7 +99,7 @@ class StagedWrites(PeriodicService):
         await quotas.admit(count)
         try:
             return await self._stage(namespace, txn, part, rows)
-        except PenstockError:  # also if it may be stored: then the same part comes again, and is counted again
+        except PenstockError:  # even if it may be stored: then the same part is sent again, and is counted again
             quotas.give_back(count)
             raise
 
@@ -140,7 +140,7 @@ class StagedWrites(PeriodicService):
         return Committed(commit.rows, commit.published, duplicate, await self._known(namespace, key) if duplicate else 0)
 
     async def state(self, namespace: str, key: str) -> Committed:
-        """Tell how it stands with a commit. Raises CommitUnknown."""
+        """Return the state of a commit. Raises CommitUnknown."""
         found = await self._home.store.entry_list(Search(EntryKind.COMMIT, namespace, key, limit=1))
         if not found:
             raise CommitUnknown
@@ -156,7 +156,7 @@ class StagedWrites(PeriodicService):
         return sum([each.weight for engine in self._all.engines for each in await engine.store.entry_list(search)])
 
     async def abort(self, namespace: str, txn: str) -> int:
-        """Forget what is staged under a name and was not committed; return how many rows that were."""
+        """Remove what is staged under a name and was not committed; return the number of rows."""
         stages = await self._home.run(AbortStage(namespace, txn))
         rows = sum(each.rows for each in stages)
         self._uncount(namespace, rows)
@@ -165,7 +165,7 @@ class StagedWrites(PeriodicService):
         return rows
 
     async def _add(self, engine: EngineContext, namespace: str, draft: int, chunks: Sequence[Chunk]) -> None:
-        """Store chunks in slices, each one after the one before."""
+        """Store chunks in slices, one after the other."""
         slices: list[list[Chunk]] = [[]]
         size = 0
         for each in chunks:
@@ -175,7 +175,7 @@ class StagedWrites(PeriodicService):
             slices[-1].append(each)
             size += len(each.body)
         for place, some in enumerate(slices):
-            # On the first shard, the note about the part makes all of it durable.
+            # The fsync for the record of the part on the first shard makes all of it durable.
             durable = engine is not self._home and place == len(slices) - 1
             await engine.run(AddChunks(namespace, draft, some, begins=place == 0, durable=durable))
 
@@ -193,14 +193,14 @@ class StagedWrites(PeriodicService):
             publisher.wake()
 
     async def _wait(self, namespace: str, key: str, wait_ms: int) -> bool:
-        """Wait until a commit is published; False if it is not by then."""
+        """Wait until a commit is published; False if that took too long."""
         clock = self._home.clock
         until = clock.steady_ms() + wait_ms
         while True:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             waiting = self._waiting.setdefault((namespace, key), set())
             waiting.add(future)
-            # Another server may be the one that publishes it.
+            # Another server may publish it.
             look_ms = (
                 min(until, clock.steady_ms() + limits.commit_look_ms) if self._home.store.capabilities.is_shared else until
             )
@@ -217,10 +217,10 @@ class StagedWrites(PeriodicService):
                 if not waiting:
                     self._waiting.pop((namespace, key), None)
 
-    # What is seen to.
+    # Background work.
 
     async def run_once(self) -> None:
-        """Finish commits, and now and then drop what has expired."""
+        """Finish commits. From time to time, delete what has expired."""
         while self._home.leads and self.goes_on():
             self._woken = False
             for entry in await self._home.store.entry_list(Search(EntryKind.OPEN)):
@@ -232,7 +232,7 @@ class StagedWrites(PeriodicService):
             await self._expire()
 
     async def _finish(self, namespace: str, key: str) -> None:
-        """Tell the shards of a commit that have not heard of it, and note when everything is published."""
+        """Send a commit to the shards that do not know it yet, and record when everything is published."""
         found = await self._home.store.entry_list(Search(EntryKind.COMMIT, namespace, key, limit=1))
         if not found:
             return
@@ -243,7 +243,7 @@ class StagedWrites(PeriodicService):
                 await self._all.engines[shard].run(Confirm(namespace, key, drafts))
             await self._home.run(RecordPublished(namespace, key, commit.untold, published=False))
             self._wake_publishers()
-        for engine in self._all.engines:  # some of it may have been carried to a shard that had none
+        for engine in self._all.engines:  # chunks may have been moved to a shard that had none
             if await engine.store.entry_list(Search(EntryKind.DUE, namespace, key, limit=1, bodies=False)):
                 return
         if await self._home.run(RecordPublished(namespace, key, (), published=True)):
@@ -251,7 +251,7 @@ class StagedWrites(PeriodicService):
                 _ring(future)
 
     async def _expire(self) -> None:
-        """Drop what was not committed in time, what nobody has finished staging, and keys that were kept for long enough."""
+        """Delete what was not committed in time, parts that were not completed, and keys that were kept for long enough."""
         now_ms, store = self._home.clock.now_ms(), self._home.store
         before = now_ms - limits.stage_ms
         for entry in await store.entry_list(Search(EntryKind.STAGE, before_ms=before, bodies=False)):
@@ -277,7 +277,7 @@ class StagedWrites(PeriodicService):
                     await engine.run(PruneRecords(kept))
 
     async def _wanted(self) -> set[int]:
-        """Return the drafts that are staged, or committed without their shard knowing it yet."""
+        """Return the drafts that are staged, or committed and not yet known to their shard."""
         store = self._home.store
         wanted = {bulk_records.decode_stage(each.body).draft for each in await store.entry_list(Search(EntryKind.STAGE))}
         for entry in await store.entry_list(Search(EntryKind.OPEN)):

@@ -1,1 +1,1 @@
-"""Commands about single jobs: push, claim, settle, update, and what waits for them."""
+"""Commands about single jobs (push, claim, settle, update), and the callers that wait for jobs."""

@@ -1,4 +1,4 @@
-"""Jobs from what producers say: built, and brought to life."""
+"""Builds jobs from the requests of producers, and starts them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ async def create_queue(work: UnitOfWork, queue: Queue) -> None:
 
 
 class Moments(NamedTuple):
-    """When a job was made, when it is ready, and when its time-to-live and its hold on its unique key end. Wall clock, ms."""
+    """When a job was made, when it is ready, and when its time-to-live and its hold on its unique key end.
+
+    Wall clock, ms.
+    """
 
     created_at: int
     run_at: int
@@ -49,7 +52,7 @@ def moments_of(new: NewJob, now_ms: int) -> Moments:
 
 
 def build_one(work: UnitOfWork, queue: Queue, new: NewJob) -> Job:
-    """Turn what a producer asked for into a job that may have been made at another time, or hold its key for some time only."""
+    """Build a job from a request. The job may have another creation time, or hold its unique key for a limited time only."""
     (job,) = _build(work, queue, (new,))
     if new.timestamp is None and new.dedup is None:
         return job
@@ -63,12 +66,12 @@ def build_one(work: UnitOfWork, queue: Queue, new: NewJob) -> Job:
 
 
 def _build(work: UnitOfWork, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
-    """Turn what a producer asked for into jobs that are nowhere yet."""
+    """Build jobs from requests. The jobs are in no state yet."""
     return build(queue, work.serials(len(jobs)), jobs, work.now_ms)
 
 
 def build(queue: Queue, serials: Sequence[int], jobs: Sequence[NewJob], now: int) -> list[Job]:
-    """Turn what a producer asked for at a moment into jobs that are nowhere yet, with these ids."""
+    """Build jobs from requests that were made at a given moment, with the given ids. The jobs are in no state yet."""
     namespace, number = queue.namespace_number, queue.number
     return [
         Job(
@@ -96,7 +99,7 @@ def build(queue: Queue, serials: Sequence[int], jobs: Sequence[NewJob], now: int
 
 
 def make(work: UnitOfWork, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
-    """Make jobs and bring them to life."""
+    """Build jobs and start them."""
     made = _build(work, queue, jobs)
     for new in jobs:
         if new.delay or new.due_at is not None or new.flags & JobFlag.LIFO:
@@ -109,7 +112,7 @@ def make(work: UnitOfWork, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
 
 
 def start_apart(work: UnitOfWork, made: list[Job], jobs: Sequence[NewJob]) -> None:
-    """Bring jobs to life that do not all begin in the same way."""
+    """Start jobs that do not all start with the same transition."""
     apart: dict[Arrow, tuple[list[Job], list[NewJob]]] = {}
     for job, new in zip(made, jobs, strict=True):
         at_once = Arrow.ENQUEUE_FRONT if new.flags & JobFlag.LIFO else Arrow.ENQUEUE

@@ -1,4 +1,4 @@
-"""The claim: what a caller asks for, and its state. ``serve_claims.py`` has the verb, ``claim_waiters.py`` the waiters."""
+"""The claim: what a caller asks for, and its state. ``serve_claims.py`` has its function, ``claim_waiters.py`` the waiters."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class ClaimShard(Protocol):
 
 
 class ClaimNote(Protocol):
-    """What is written down of a claim, by the transaction that makes it."""
+    """A record of a claim, which the transaction of the claim writes."""
 
     async def write(self, shard: int, work: UnitOfWork, jobs: Sequence[Job]) -> None:
-        """Write down which jobs of a shard were leased."""
+        """Record which jobs of a shard were leased."""
 
     def taken_back(self) -> Command[Any]:
-        """Return what gives the jobs back, and takes the note along."""
+        """Return the command that releases the jobs and deletes the record."""
 
 
 class ClaimState:
@@ -68,7 +68,7 @@ class ClaimState:
         self.engine = engine
 
     def skip_ready_list(self) -> None:
-        """Have the store serve the claim from now on."""
+        """Let the store serve the claim from now on."""
         self.skips_ready_list = True
 
     def abandon(self) -> None:
@@ -119,7 +119,7 @@ class Claim(QueueCommand[list[Delivery]]):
 def lease_ms_of(queue: Queue, asked_ms: int | None, job: Job | None = None) -> int:
     """Return the length of a lease (ms) for a claim that asked for ``asked_ms``; None: as the queue's settings say.
 
-    ``job``: None stands for a job without a stall timeout of its own.
+    ``job``: None means a job without a stall timeout of its own.
     """
     stall = queue.settings.stall
     default_ms = max(stall.stall_interval, stall.grace_period) if stall.enabled else 0
@@ -127,7 +127,7 @@ def lease_ms_of(queue: Queue, asked_ms: int | None, job: Job | None = None) -> i
     if job is not None and job.details is not None and lease_ms and stall.enabled:
         own = details_of(job).stall_timeout
         if own is not None:
-            # Silence for this long loses the job, and so does a lease that was asked for and is shorter.
+            # A worker that is silent for this long loses the job. A shorter lease that the claim asked for ends earlier.
             own = max(own, stall.grace_period)
             lease_ms = own if asked_ms is None else min(own, lease_ms)
     return lease_ms

@@ -23,39 +23,39 @@ if TYPE_CHECKING:
 
 
 class RecheckQueue(QueueCommand[None]):
-    """Look again at the line of a queue: its rate limit allows more by now."""
+    """Serve the waiting claims of a queue again, because its rate limit now allows more."""
 
     __slots__ = ()
 
     def needed_queues(self) -> Iterable[QueueKey]:
-        """Return none: there is nothing to look at in a queue that is on another shard."""
+        """Return no queue: if the queue is on another shard, there is nothing to serve here."""
         return ()
 
 
 class ClaimWaiters:
-    """Callers that wait for a job, first come first served."""
+    """Claims that wait for a job. The first claim in line is served first."""
 
     def __init__(self, engine: EngineContext) -> None:
         self._engine = engine
-        self._lines: dict[QueueKey, dict[Claim, Alarm]] = {}  #: the alarm of each claim rings at the end of its wait
-        self._nudges: dict[QueueKey, tuple[int, Alarm]] = {}  #: the next look at a line, by the steady clock
+        self._lines: dict[QueueKey, dict[Claim, Alarm]] = {}  #: the alarm of each claim fires at the end of its wait
+        self._nudges: dict[QueueKey, tuple[int, Alarm]] = {}  #: when a line is served next (steady ms), and the alarm
         self._closed = False
-        self._held: dict[str, int] = {}  #: how many wait of each namespace
+        self._held: dict[str, int] = {}  #: number of waiting claims of each namespace
         self.size = 0
 
     def line(self, queue: QueueKey) -> Iterable[Claim]:
-        """Return the callers that wait at a queue, in order."""
+        """Return the claims that wait at a queue, in order."""
         return self._lines.get(queue, ())
 
     def waiting(self, queue: QueueKey) -> int:
-        """Return how many wait at a queue."""
+        """Return the number of claims that wait at a queue."""
         return len(self._lines.get(queue, ()))
 
     def enter(self, claim: Claim) -> None:
-        """Join the line until served, tired of waiting, or gone."""
+        """Add a claim to the line, until it is served, its wait ends, or its caller leaves."""
         if claim.future.done():
             return
-        if self._closed or claim.state.is_abandoned:  # it may have left before it was in line
+        if self._closed or claim.state.is_abandoned:  # the caller may have left before the claim was in line
             claim.future.set_result([])
             return
         namespace = claim.queue.namespace
@@ -72,7 +72,7 @@ class ClaimWaiters:
         self._held[namespace] = held + 1
 
     def leave(self, claim: Claim) -> bool:
-        """Step out of the line; False if the caller was not in it."""
+        """Remove a claim from the line; False if it was not in it."""
         line = self._lines.get(claim.queue)
         alarm = None if line is None else line.pop(claim, None)
         if line is None or alarm is None:
@@ -94,7 +94,7 @@ class ClaimWaiters:
         shares.check("callers that wait for jobs", namespace, most=limits.waiters_max, taken=self.size, held=held)
 
     def look_around(self) -> None:
-        """See which queues have moved: who waits at one that is gone is sent after it, the others' lines are looked at."""
+        """Handle moved queues: claims at a queue that moved away are sent to its shard. All other lines are served again."""
         store, steady_ms = self._engine.store, self._engine.clock.steady_ms()
         for queue in list(self._lines):
             away = store.queue_away(queue)
@@ -112,30 +112,33 @@ class ClaimWaiters:
                 self._engine.send_on(claim, QueueMoving())
 
     def send_everybody_home(self) -> None:
-        """Answer everybody with nothing, those who come later too, because the server is closing."""
+        """Answer all waiting claims, and all later ones, without a job, because the server is closing."""
         self._closed = True
         for claim in [claim for line in self._lines.values() for claim in line]:
             self._tired(claim)
 
     def nudge_all(self) -> None:
-        """Have a look at every line, should nobody have told us that there is something to claim."""
+        """Serve all lines again, in case a notification about new jobs was lost."""
         for queue in list(self._lines):
             self.nudge_at(queue, self._engine.clock.steady_ms())
 
     def nudge_ready(self, work: UnitOfWork) -> None:
-        """Have a look at the lines of the queues in which a piece of work has made something claimable."""
+        """Serve the lines of the queues in which a transaction has made jobs ready."""
         for number in work.ready:
             queue = work.tx.queue_by_number(number).key
             if queue in self._lines:
                 self.nudge_at(queue, self._engine.clock.steady_ms())
 
     def nudge_at(self, queue: QueueKey, steady_ms: int) -> None:
-        """Book another look at a line. Of several the earliest counts: each look books the next one, if there is need."""
+        """Schedule the next time at which a line is served.
+
+        The earliest time counts: each time schedules the next, if needed.
+        """
         booked = self._nudges.get(queue)
         if booked is not None:
             if booked[0] <= steady_ms:
                 return
-            booked[1].cancel()  # it waits for a rate limit, which may have been changed since, as any other setting
+            booked[1].cancel()  # the line waits for a rate limit, which may have been changed since, like any other setting
         self._nudges[queue] = steady_ms, self._engine.clock.call_at(steady_ms, lambda: self._nudge(queue))
 
     def _nudge(self, queue: QueueKey) -> None:
@@ -149,7 +152,7 @@ class ClaimWaiters:
 
 
 class PendingClaim:
-    """A claim whose caller may leave while it waits: then nothing is claimed, or what was claimed is released."""
+    """A claim whose caller may leave while it waits. Then no job is claimed, or the claimed jobs are released."""
 
     def __init__(self, engine: EngineApi, claim: Claim) -> None:
         self._engine = engine
@@ -167,7 +170,7 @@ class PendingClaim:
         except asyncio.CancelledError:
             if self._claim.state.is_abandoned:
                 return ()
-            self.give_up()  # it is the caller that was cancelled
+            self.give_up()  # the caller was cancelled
             raise
         return () if self._claim.state.is_abandoned else deliveries
 
@@ -178,7 +181,7 @@ class PendingClaim:
 
 
 def abandon(engine: ClaimShard, claim: Claim) -> None:
-    """Remove a claim from its line, or release what it is just being given: its caller has left."""
+    """Remove a claim from its line, or release the jobs that are being leased to it, because its caller has left."""
     claim.state.abandon()
     engine = claim.state.engine or engine
     if engine.leave_line(claim):
@@ -194,11 +197,11 @@ def abandon(engine: ClaimShard, claim: Claim) -> None:
 
 
 def return_deliveries(engine: ClaimShard, caller: Claim, deliveries: list[Delivery]) -> None:
-    """Release jobs that were leased for a caller that is gone."""
+    """Release jobs that were leased for a caller that has left."""
     if caller.note is not None:
         if deliveries:
             engine.run_unheard(caller.note.taken_back())
         return
     holds = [LeaseRef(delivery.job.id, delivery.job.token) for delivery in deliveries]
-    if holds:  # if they cannot be released now, their leases will run out
+    if holds:  # if they cannot be released now, their leases expire
         engine.run_unheard(Release(caller.queue.namespace, holds))

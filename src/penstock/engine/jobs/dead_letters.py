@@ -1,4 +1,4 @@
-"""Dead jobs in somebody's hands: looked at one by one, each by one at a time, then removed or put down again."""
+"""Dead jobs under a lease: a consumer inspects a dead job alone, and then removes it or puts it back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 class LeaseDead(QueueCommand[list[Delivery]]):
-    """Take those of some dead jobs of a queue that nobody else looks at, ``count`` at most, for ``lease_ms``."""
+    """Lease up to ``count`` dead jobs of a queue for ``lease_ms``.
+
+    Dead jobs that another consumer has leased are left out.
+    """
 
     __slots__ = ("count", "ids", "lease_ms")
 
@@ -33,10 +36,10 @@ class LeaseDead(QueueCommand[list[Delivery]]):
 
 
 class SettleDead(Command[PenstockError | None]):
-    """Whoever looked at a dead job is done with it: it is removed (PURGE), or nobody's any more (PUT_DOWN).
+    """Settle a leased dead job: remove it (PURGE), or end its lease (PUT_DOWN).
 
-    ``may``: tells whether jobs of a queue may be changed; the others count as unknown. ``when_settled``: called after the
-    commit with the queue of the job.
+    ``may``: returns whether jobs of a queue may be changed; all other jobs count as unknown. ``when_settled``: called
+    after the commit with the queue of the job.
     """
 
     __slots__ = ("arrow", "hold", "may", "when_settled")
@@ -55,7 +58,7 @@ class SettleDead(Command[PenstockError | None]):
 
 
 async def lease_dead(_engine: EngineContext, work: UnitOfWork, commands: Sequence[LeaseDead]) -> None:
-    """Apply a batch of inspections."""
+    """Apply a batch of claims of dead jobs."""
     for command in commands:
         queue = work.tx.queue_find(command.queue)
         free: list[Job] = []
@@ -75,7 +78,7 @@ async def lease_dead(_engine: EngineContext, work: UnitOfWork, commands: Sequenc
 
 
 async def settle_dead(_engine: EngineContext, work: UnitOfWork, commands: Sequence[SettleDead]) -> None:
-    """Apply a batch of words about dead jobs."""
+    """Apply a batch of settlements of dead jobs."""
     await work.prefetch([command.hold.ref for command in commands])
     for command in commands:
         ref, token = command.hold
@@ -94,5 +97,5 @@ async def settle_dead(_engine: EngineContext, work: UnitOfWork, commands: Sequen
 
 
 def is_free(work: UnitOfWork, job: Job) -> bool:
-    """Tell whether nobody looks at a dead job."""
+    """Return whether a dead job has no lease."""
     return job.lease_until is None or job.lease_until <= work.steady_ms

@@ -1,8 +1,8 @@
 """Flows: jobs that wait for other jobs, and what happens when those end.
 
-It happens in the transaction of the end itself, as far as a batch may do: see the limits that begin with ``flow_``. What does
-not fit is written down in that transaction as an ``JobEnd``, and the next batches go on with it at once, in order. So a crash
-loses nothing, and whoever opens the store next finds what is left to do.
+The end of a job is followed up in the transaction that ends it, as far as the limits of a batch allow: see the limits that
+begin with ``flow_``. That transaction stores the rest as a ``JobEnd``. The next batches continue with it at once, in order.
+So a crash loses nothing: a server that opens the store later finds what is left to do.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 
 
 class Adopt(Command[None]):
-    """Note on a job which job it is a child of. Refused if that would make a job its own ancestor.
+    """Record on a job that it is a child of another job. Refused if that would make a job its own ancestor.
 
-    ``known_as``: the name of the parent, if all that has been looked into already, because they live on several shards.
+    ``known_as``: the name of the parent, if everything was checked already, because the two jobs are on different
+    shards.
     """
 
     __slots__ = ("child", "known_as", "namespace", "parent")
@@ -44,7 +45,10 @@ class Adopt(Command[None]):
 
 
 class DropDependency(Command[bool]):
-    """Let all jobs that need a job go on without it; answers whether there were any. The needed job may be gone."""
+    """Remove the dependency on a job from all jobs that need it. Answers whether there were any.
+
+    The needed job may be gone.
+    """
 
     __slots__ = ("namespace", "needed")
 
@@ -54,10 +58,10 @@ class DropDependency(Command[bool]):
 
 
 class CancelChildren(Command[int]):
-    """Cancel the jobs that a job needs and nobody works on yet, and let it go on without them; answers how many.
+    """Cancel the children of a job that no worker has, and let the job continue without them; answers how many.
 
-    Those that are gone count too: they will not be worked on any more. ``afar``: jobs of other shards, which are looked after
-    there. ``gone``: those of them that are gone.
+    Children that are gone count too, because no worker will get them. ``afar``: children on other shards, which were
+    handled there. ``gone``: those of them that are gone.
     """
 
     __slots__ = ("afar", "gone", "namespace", "ref")
@@ -72,9 +76,9 @@ class CancelChildren(Command[int]):
 
 
 async def book_needs(work: UnitOfWork, job: Job, needed: Sequence[Job | Afar]) -> bool:
-    """Book that a new job needs others; tell whether one of them keeps it waiting.
+    """Record that a new job needs others; return whether one of them keeps it waiting.
 
-    Those that have completed count at once, and so do those that have failed.
+    Needed jobs that have completed or failed count at once.
     """
     found: dict[int, Dependency] = {}
     free = False
@@ -89,20 +93,20 @@ async def book_needs(work: UnitOfWork, job: Job, needed: Sequence[Job | Afar]) -
 
 
 async def look_at(work: UnitOfWork, needed: Job) -> Afar:
-    """Say how a job stands that somebody begins to need."""
+    """Return the state of a job that another job begins to need."""
     result = await work.result_of(needed) if needed.state == State.COMPLETED else None
     return Afar(work.name_of(needed), standing(needed, result))
 
 
 def await_(work: UnitOfWork, needed: Job, flags: int = JobFlag.AWAITED) -> None:
-    """Note on a job that others need it."""
+    """Record on a job that others need it."""
     if needed.flags & flags != flags:
         needed.flags |= flags
         work.touch(needed)
 
 
 def is_hopeless(needed: Job | Afar) -> bool:
-    """Tell whether a job that needs this one would be dead from the start."""
+    """Return whether a job that needs this one would be dead from the start."""
     if isinstance(needed, Afar):
         return needed.end.buries
     return needed.state == State.DEAD and after_failure(needed).buries
@@ -112,7 +116,7 @@ def is_hopeless(needed: Job | Afar) -> bool:
 
 
 class _Room:
-    """How much more of following up a batch may do."""
+    """How much more a batch may follow up."""
 
     def __init__(self) -> None:
         self.needs = limits.flow_needs_batch_max
@@ -125,27 +129,27 @@ class _Room:
 
 
 async def follow_up(engine: EngineContext, work: UnitOfWork) -> None:
-    """See what the jobs that have ended so far in this batch mean for those that need them, and so on along the chain."""
+    """Apply the ends of jobs in this batch to the jobs that need them, and continue along the chain."""
     room = _Room()
     while ends := await _fresh(engine, work):
         later: set[int] = set()
-        # The ends of one job are told in order. What other servers have left to tell may not be known here yet.
+        # The ends of one job are applied in order. Ends that other servers have stored may not be known here yet.
         if engine.store.horizon.unfollowed or engine.store.capabilities.is_shared:
             later = await work.tx.end_pending([end.job for end in ends])
         left = await _tell(work, [end for end in ends if end.job not in later], room)
         left += [end for end in ends if end.job in later]
         if left:
             await work.tx.end_add(left)
-    if work.given_up:  # last: one may have completed and be gone in the same batch
+    if work.given_up:  # last, because a job may complete and be removed in the same batch
         await work.tx.relay_forget(work.given_up)
         work.given_up = []
 
 
 async def catch_up(work: UnitOfWork) -> None:
-    """Go on with what earlier batches had no room for."""
+    """Continue with the ends that did not fit into earlier batches."""
     ends: dict[int, JobEnd] = {}
     for end in await work.tx.end_list(limits.flow_needs_batch_max):
-        if end.job in ends:  # of one job, one end at a time
+        if end.job in ends:  # one end at a time for each job
             break
         ends[end.job] = end
     left = {end.serial: end for end in await _tell(work, list(ends.values()), _Room())}
@@ -157,7 +161,10 @@ async def catch_up(work: UnitOfWork) -> None:
 
 
 async def _fresh(engine: EngineContext, work: UnitOfWork) -> list[JobEnd]:
-    """Take the ends that nobody has looked into yet, one per job. Those that other shards wait for are put down for them."""
+    """Return the ends that were not followed up yet, one for each job.
+
+    Ends that other shards wait for are stored for them.
+    """
     ends: dict[int, JobEnd] = {}
     afar: list[tuple[JobEnd, int]] = []
     for job, arrow in work.ended[work.followed :]:
@@ -176,7 +183,7 @@ async def _fresh(engine: EngineContext, work: UnitOfWork) -> list[JobEnd]:
 
 
 async def _tell(work: UnitOfWork, ends: Sequence[JobEnd], room: _Room) -> list[JobEnd]:
-    """Tell jobs about the ends of those they need, as far as there is room; return what is left to tell, in order."""
+    """Apply ends to the jobs that need the ended jobs, as far as there is room. Return the remaining ends, in order."""
     if room.is_full or not ends:
         return list(ends)
     room.levels -= 1
@@ -192,7 +199,7 @@ async def _tell(work: UnitOfWork, ends: Sequence[JobEnd], room: _Room) -> list[J
         end = by_job[each.needs]
         room.needs -= 1
         room.bytes -= end.weight
-        if not (end.failed and each.state is Need.FAILED):  # that was told before
+        if not (end.failed and each.state is Need.FAILED):  # that was applied before
             told.append((each._replace(state=end.state, result=end.result, error=end.error), end))
     await _settle(work, told)
     if reached is None:
@@ -202,13 +209,13 @@ async def _tell(work: UnitOfWork, ends: Sequence[JobEnd], room: _Room) -> list[J
 
 
 async def _settle(work: UnitOfWork, told: Sequence[tuple[Dependency, JobEnd]]) -> None:
-    """Write down where dependencies stand now, and let their jobs go on, or not."""
+    """Write the new state of dependencies, and let their jobs continue, or fail."""
     if not told:
         return
     by_job: dict[int, list[tuple[Dependency, JobEnd]]] = {}
     for each in told:
         by_job.setdefault(each[0].job, []).append(each)
-    await work.prefetch(by_job)  # first: it holds them, so that two servers that end two children count one after the other
+    await work.prefetch(by_job)  # first: it locks them, so that two servers that end two children count in order
     await work.tx.need_save([dependency for dependency, _ in told])
     jobs = [job for job_id in by_job if (job := await work.known(job_id)) is not None]
     counts = await work.tx.need_count([job.id for job in jobs if job.state == State.WAITING_CHILDREN])
@@ -220,7 +227,7 @@ async def _settle(work: UnitOfWork, told: Sequence[tuple[Dependency, JobEnd]]) -
 
 
 def _hear(work: UnitOfWork, job: Job, dependency: Dependency, end: JobEnd) -> None:
-    """Let a job hear that one it needs has ended."""
+    """Apply the end of a needed job to a job."""
     if end.failed:
         queue = work.queue_of(job)
         payload = {
@@ -244,7 +251,7 @@ def _hear(work: UnitOfWork, job: Job, dependency: Dependency, end: JobEnd) -> No
 
 
 def _go_on(work: UnitOfWork, job: Job, count: NeedCount | None = None) -> None:
-    """Nothing keeps a job waiting any more. ``count``: of what it needs, if it needs none of them any more."""
+    """Let a job continue: it waits for no other job. ``count``: of its dependencies, if it needs none any more."""
     if count is not None and count.done == count.total:
         queue = work.queue_of(job)
         payload = {"parentJobId": work.name_of(job), "queue": queue.key.name, "childrenCount": count.total}
@@ -255,7 +262,7 @@ def _go_on(work: UnitOfWork, job: Job, count: NeedCount | None = None) -> None:
         work.move(job, Arrow.UNBLOCK)
 
 
-# What users ask for.
+# Commands of users.
 
 
 async def adopt(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Adopt]) -> None:
@@ -280,7 +287,7 @@ async def adopt(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Ado
 
 
 async def _descends(work: UnitOfWork, namespace: str, job: Job | None, ancestor: Job) -> bool:
-    """Tell whether a job is another, or a child of its child, and so on, up to a bounded height."""
+    """Return whether a job is another one, or one of its descendants, up to a bounded height."""
     for _ in range(limits.flow_depth_max):
         if job is None:
             return False
@@ -304,9 +311,9 @@ async def drop_dependency(engine: EngineContext, work: UnitOfWork, commands: Seq
 
 
 async def _still_needed(engine: EngineContext, work: UnitOfWork, command: DropDependency) -> list[JobEnd]:
-    """Return ends, by which the dependency is dropped, of the jobs that a name stands for and that somebody needs.
+    """Return the ends that drop the dependency on a name. There is one for each needed job that the name refers to.
 
-    There may be several: one that lives, and others that had the same name of their own and are gone.
+    There may be several: one existing job, and removed jobs that had the same custom id.
     """
     namespace = work.tx.namespace_number(command.namespace)
     if namespace is None:
@@ -330,7 +337,7 @@ async def _is_needed_in(work: UnitOfWork, namespace: int, end: JobEnd) -> bool:
 
 
 async def drop_needs(work: UnitOfWork, job_id: int, needed: int) -> None:
-    """Let a job go on without one that it needs."""
+    """Let a job continue without one that it needs."""
     dropped = [
         (each._replace(state=Need.DROPPED), JobEnd(0, needed, Need.DROPPED))
         for each in await work.tx.need_of(job_id)
@@ -352,7 +359,7 @@ async def cancel_children(engine: EngineContext, work: UnitOfWork, commands: Seq
         await work.prefetch([each.needs for each in needs])
         children = {each.needs: await work.known(each.needs) for each in needs}
         await withdraw_ready(engine, work, children.values())
-        # One that is gone has ended, and that may be about to be told: then it is not too late for its result.
+        # A job that is gone has ended, and its end may be about to be applied. Then it is not too late for its result.
         ending = await work.tx.end_pending([each for each, child in children.items() if child is None])
         dropped: list[tuple[Dependency, JobEnd]] = []
         for each in needs:

@@ -1,4 +1,4 @@
-"""Pushing a whole flow: jobs of several queues that need each other, all of them or none."""
+"""Pushing a whole flow: jobs of several queues that need each other. All of them are pushed, or none."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NOT_BEGUN: Final = (State.WAITING, State.DELAYED, State.WAITING_CHILDREN)
 
 
 class PushFlow(PushAcross):
-    """Put jobs on several queues in one transaction. A job comes after those that it needs. Answers one job per part.
+    """Push jobs to several queues in one transaction. A job follows those that it needs. Answers one job for each part.
 
     Each part is one job, with a ``job_id``. Refused if a ``job_id`` is taken.
     """
@@ -70,7 +70,7 @@ async def push_flow(engine: EngineContext, work: UnitOfWork, commands: Sequence[
 
 
 async def _check(work: UnitOfWork, names: ExistingJobs, command: PushFlow) -> None:
-    """Refuse a flow before any of it is made."""
+    """Check a flow, and refuse it before any job of it is made."""
     earlier: set[str] = set()
     for key, jobs in command.parts:
         queue = work.tx.queue_find(key) or await work.tx.queue_open(key)
@@ -86,7 +86,7 @@ async def _check(work: UnitOfWork, names: ExistingJobs, command: PushFlow) -> No
 
 
 class _FlowPushing(Pushing):
-    """A part of a flow that is on one shard, on its way."""
+    """The part of a flow that is pushed to one shard."""
 
     async def _push(self, shard: int, items: Sequence[Item], permit: Permit) -> None:
         allowed = permit if permit.tickets or permit.afar else None
@@ -99,10 +99,11 @@ class _FlowPushing(Pushing):
 
 
 async def push_flow_on_shards(fleet: ShardedContext, command: PushFlow) -> list[list[Job]]:
-    """Push a flow whose queues may be on several shards: in one transaction for each run of jobs on one shard, in order.
+    """Push a flow whose queues may be on several shards. Each run of jobs on one shard is one transaction, in order.
 
-    If one is refused, those before it are cancelled, unless a worker has them already: then PartlyDone says which are stored.
-    If it is not known whether one was stored, nothing is cancelled, because a parent that is stored needs its children.
+    If one run is refused, the jobs before it are cancelled, except those that a worker has already: then PartlyDone
+    names the stored jobs. If the outcome of a run is unknown, nothing is cancelled, because a parent that is stored
+    needs its children.
     """
     runs = [(shard, list(run)) for shard, run in groupby(command.parts, lambda part: fleet.store.place_of(part[0]))]
     _check_shards(fleet, {shard for shard, _ in runs})
@@ -128,14 +129,17 @@ async def push_flow_on_shards(fleet: ShardedContext, command: PushFlow) -> list[
 
 
 def _check_shards(fleet: ShardedContext, shards: set[int]) -> None:
-    """Raise StorageFailed or StorageFull if one of several shards takes no writes: so nothing is stored on the others."""
+    """Raise StorageFailed or StorageFull if one of several shards accepts no writes.
+
+    Then nothing is stored on the others.
+    """
     if len(shards) > 1:
         for shard in sorted(shards):
             check_shard(fleet.engines[shard], shard)
 
 
 async def _cancel(fleet: ShardedContext, command: PushFlow, pushed: Sequence[Sequence[Job]]) -> list[str]:
-    """Cancel jobs of a flow, those that need others first; return the ids of those that are still there."""
+    """Cancel jobs of a flow, those that need others first. Return the ids of the jobs that are still stored."""
     left = []
     for (queue, (new,)), (job,) in zip(reversed(command.parts[: len(pushed)]), reversed(pushed), strict=True):
         cancelled: list[Job] = []
@@ -147,7 +151,7 @@ async def _cancel(fleet: ShardedContext, command: PushFlow, pushed: Sequence[Seq
 
 
 def _unknown(command: PushFlow, stored: int, asked: int) -> OutcomeUnknown:
-    """Say which jobs of a flow are stored, which may be, and which are not."""
+    """Return the error that names the jobs of a flow that are stored, may be stored, and are not stored."""
     names = [str(new.job_id) for _, (new,) in command.parts]
     groups = {
         "are stored": names[:stored],

@@ -1,6 +1,7 @@
-"""Asking whether jobs are still held, and waiting until one of them is not: how a worker learns that a job was cancelled.
+"""Reports which jobs are still held, and waits until one of them is not. So a worker learns that a job was cancelled.
 
-Heartbeats tell it, too, but they write each lease. This reads once, and then waits for a commit that ends one of the jobs.
+A heartbeat reports it too, but it writes each lease. This command reads once, and then waits for a commit that ends one of
+the jobs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class CheckLeases(Settlement):
-    """Ask which jobs are still held: the outcome of one that is, is None. ``alert`` is set for these."""
+    """Return which jobs are still held: the outcome of a held job is None. ``alert`` is set for the held jobs."""
 
     __slots__ = ("alert",)
 
@@ -38,7 +39,7 @@ class CheckLeases(Settlement):
 
 
 async def check_leases(engine: EngineContext, work: UnitOfWork, commands: Sequence[CheckLeases]) -> None:
-    """Apply a batch of questions."""
+    """Apply a batch of lease checks."""
 
     def note(command: CheckLeases, _index: int, job: Job) -> None:
         if not command.alert.is_closed:

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class Park(Settlement):
-    """Park jobs until the jobs that they need have ended. One that needs none of them any more stays with its worker."""
+    """Park jobs until the jobs that they need have ended. A job that needs none of them any more stays with its worker."""
 
     __slots__ = ()
 
 
 async def park(engine: EngineContext, work: UnitOfWork, commands: Sequence[Park]) -> None:
-    """Apply a batch of parked jobs. The transaction holds them, so an end of a needed job counts before this or after it."""
+    """Apply a batch of parked jobs. The transaction locks them, so the end of a needed job is applied before or after it."""
     await work.prefetch([hold.ref for command in commands for hold in command.holds])
     found = {job.id for command in commands for job in await _jobs(work, command)}
     counts = await work.tx.need_count(sorted(found)) if found else {}
@@ -40,7 +40,7 @@ async def park(engine: EngineContext, work: UnitOfWork, commands: Sequence[Park]
 
 
 async def _jobs(work: UnitOfWork, command: Park) -> list[Job]:
-    """Return the jobs that a command is about, as far as they are here."""
+    """Return the jobs of a command that are on this shard."""
     found: list[Job] = []
     for hold in command.holds:
         with contextlib.suppress(QueueMoving):

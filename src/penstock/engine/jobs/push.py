@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
-#: Fields by which a new job has a name, needs others, is due or was made at another time, or enters elsewhere.
+#: Fields that give a new job a name, dependencies, another due or creation time, or another state at its start.
 _SPECIAL: Final = frozenset({"job_id", "unique_key", "needs", "timestamp", "delay", "due_at", "flags"})
 
 
@@ -42,12 +42,12 @@ def _weight_of(jobs: Sequence[NewJob]) -> int:
 
 
 class Push(QueueCommand[list[Job]]):
-    """Put jobs on a queue: all of them or, if one is refused, none.
+    """Push jobs to a queue: all of them or, if one is refused, none.
 
-    Answers one job per item, in order. A ``job_id`` or ``unique_key`` that is taken answers with the job that has it, and
-    nothing new is stored for that item, unless its ``dedup`` says that it takes the other's place. ``permit``: what was found
-    out on other shards; without any there is nothing to be found out. ``room``: how many jobs may wait or be active in the
-    queue, these included; refused with QueueFull. Others may be pushing at the same moment at other servers.
+    Answers one job per item, in order. If a ``job_id`` or ``unique_key`` is taken, the answer is the job that has it,
+    and nothing new is stored for that item, unless its ``dedup`` replaces that job. ``permit``: the results of checks on
+    other shards; None if there was nothing to check. ``room``: how many jobs may wait or be active in the queue,
+    including these; refused with QueueFull. Other servers may push at the same moment.
     """
 
     __slots__ = ("durable", "jobs", "permit", "room")
@@ -74,7 +74,7 @@ class Push(QueueCommand[list[Job]]):
         return self.queue.namespace
 
     def weight(self) -> int:
-        """Return what its jobs weigh."""
+        """Return the weight of its jobs."""
         jobs = self.jobs
         if len(jobs) == 1:  # without a list, because most pushes have one job
             return 1 + len(jobs[0].data) // limits.weight_bytes
@@ -82,12 +82,12 @@ class Push(QueueCommand[list[Job]]):
 
 
 class PushAcross(Command[list[list[Job]]]):
-    """Put jobs on several queues: all of them or, if one is refused, none. Answers the jobs of each part, in order.
+    """Push jobs to several queues: all of them or, if one is refused, none. Answers the jobs of each part, in order.
 
-    A ``job_id`` that is taken answers with the job that has it. As long as that job was handed to nobody, it takes over what
-    the new one says (payload, priority, when it is due); afterwards it stays as it is. This is the one way to push a job whose
-    ``job_id`` begins with IDEMPOTENCY_PREFIX. ``asked_ms``: the wall-clock time that the delays are counted from, so that
-    asking twice for the same moment is asking for the same. ``permit``: as for Push.
+    If a ``job_id`` is taken, the answer is the job that has it. As long as that job was never delivered, it takes over
+    the payload, priority and due time of the new one; afterwards it is not changed. This is the only command that pushes
+    a job whose ``job_id`` begins with IDEMPOTENCY_PREFIX. ``asked_ms``: the wall-clock time from which the delays are
+    counted, so that a repeated request for the same moment asks for the same. ``permit``: as for Push.
     """
 
     __slots__ = ("asked_ms", "parts", "permit")
@@ -112,7 +112,7 @@ class PushAcross(Command[list[list[Job]]]):
         return self.parts[0][0].namespace if self.parts else None
 
     def weight(self) -> int:
-        """Return what its jobs weigh."""
+        """Return the weight of its jobs."""
         return sum(_weight_of(jobs) for _, jobs in self.parts)
 
 
@@ -122,19 +122,19 @@ class StagedChunk(NamedTuple):
     number: int
     queue: QueueKey
     jobs: Sequence[NewJob] = ()
-    fields: AbstractSet[str] = frozenset()  #: what the jobs say; the rest is as it is by default
+    fields: AbstractSet[str] = frozenset()  #: fields that the jobs set; all other fields have their defaults
 
     @property
     def is_plain(self) -> bool:
-        """Tell whether its jobs can be taken at once, one after the other, and have no names. Nobody need look at each."""
+        """Return whether its jobs can be claimed at once, in order, and have no names. Then no job needs a check."""
         return self.fields.isdisjoint(_SPECIAL)
 
 
 class Publish(Command[int]):
-    """Make jobs of chunks of a staged write, those that are still there; answers how many are new.
+    """Make jobs of those chunks of a staged write that are still stored. Answers the number of new jobs.
 
-    ``permit``: as for Push. ``last``: there are no more chunks; only then the answer waits for the disk. ``rows``: of the only
-    chunk, if some of its jobs are left out here because their names are taken.
+    ``permit``: as for Push. ``last``: there are no more chunks; only then the answer waits for the fsync. ``rows``: of
+    the only chunk, if some of its jobs are left out because their names are taken.
     """
 
     __slots__ = ("entry", "last", "parts", "permit", "rows")
@@ -162,7 +162,7 @@ class Publish(Command[int]):
         return self.entry.namespace
 
     def weight(self) -> int:
-        """Return what the jobs of its chunks weigh."""
+        """Return the weight of the jobs of its chunks."""
         return 1 + sum(_weight_of(part.jobs) for part in self.parts)
 
     def needed_queues(self) -> Iterable[QueueKey]:
@@ -171,9 +171,9 @@ class Publish(Command[int]):
 
 
 class PushAgain(Command[list[Job | None]]):
-    """Push jobs whose names another queue's jobs have on this shard: answers those, as a push does; None where there is none.
+    """Push jobs whose names jobs of other queues have on this shard.
 
-    ``asked_ms``: as for PushAcross; None: as for Push.
+    Answers those jobs, as a push does; None: there is none. ``asked_ms``: as for PushAcross; None: as for Push.
     """
 
     __slots__ = ("asked_ms", "jobs", "namespace")
@@ -191,7 +191,7 @@ class PushAgain(Command[list[Job | None]]):
         return self.namespace
 
     def weight(self) -> int:
-        """Return what its jobs weigh."""
+        """Return the weight of its jobs."""
         return _weight_of(self.jobs)
 
 
@@ -224,7 +224,7 @@ async def push(engine: EngineContext, work: UnitOfWork, commands: Sequence[Push]
         if queue.created_at is None:
             await create_queue(work, queue)
         if named:
-            # Whoever has a name already is answered instead of a new job.
+            # If a name is taken, the answer is the job that has it, not a new job.
             jobs = []
             for new in command.jobs:
                 found, _ = await names.find_or_tell(queue, new)
@@ -237,9 +237,9 @@ async def push(engine: EngineContext, work: UnitOfWork, commands: Sequence[Push]
 
 
 async def open_queues(work: UnitOfWork, command: AnyCommand, keys: Sequence[QueueKey]) -> Queue | None:
-    """Make the queues of a push that are new, before anything else is done for it, and return the last.
+    """Create the new queues of a push before anything else is done for it, and return the last of its queues.
 
-    None: the command was refused, alone, because its namespace has as many queues as it may.
+    None: this command alone was refused, because its namespace has the maximum number of queues.
     """
     queue: Queue | None = None
     try:
@@ -252,12 +252,12 @@ async def open_queues(work: UnitOfWork, command: AnyCommand, keys: Sequence[Queu
 
 
 async def _has_room(work: UnitOfWork, queue: Queue, command: Push, room: int, names: ExistingJobs) -> bool:
-    """Tell whether a queue may take what is ready at once of a push: delayed jobs do not count, nor those that are there."""
+    """Return whether a queue has room for the new ready jobs of a push. Delayed and existing jobs do not count."""
     ready = [new for new in command.jobs if not new.delay and new.due_at is None]
     counts = work.tx.counts(queue)
-    if counts.waiting + counts.active + work.unwritten + len(ready) <= room:  # there is plenty, whatever is new in it
+    if counts.waiting + counts.active + work.unwritten + len(ready) <= room:  # there is room even if all are new
         return True
-    await work.flush()  # so that what came before it in this batch is counted
+    await work.flush()  # so that earlier commands of this batch are counted
     counts = work.tx.counts(queue)
     new = [each for each in ready if each.job_id is None or await names.resolve(queue, each.job_id) is None]
     return not new or counts.waiting + counts.active + len(new) <= room
@@ -300,7 +300,7 @@ async def push_across(engine: EngineContext, work: UnitOfWork, commands: Sequenc
 
 
 async def push_again(engine: EngineContext, work: UnitOfWork, commands: Sequence[PushAgain]) -> None:
-    """Apply a batch of pushes under names that are taken."""
+    """Apply a batch of pushes whose names are taken."""
     repeats: list[tuple[Job, NewJob]] = []
     for command in commands:
         number = work.tx.namespace_number(command.namespace)
@@ -323,7 +323,7 @@ _Permitted = TypeVar("_Permitted", bound=Push | PushAcross | Publish)
 
 
 async def permitted(work: UnitOfWork, commands: Sequence[_Permitted]) -> Sequence[_Permitted]:
-    """Refuse the commands whose names were given to another shard meanwhile, or that have taken too long; return the others."""
+    """Refuse commands whose names were given to another shard meanwhile, or whose permit has expired. Return the others."""
     permits = [command.permit for command in commands if command.permit is not None]
     if not permits:
         return commands
@@ -333,7 +333,7 @@ async def permitted(work: UnitOfWork, commands: Sequence[_Permitted]) -> Sequenc
     for command in commands:
         permit = command.permit
         lost = frozenset[int]() if permit is None else withdrawn.intersection(permit.tickets)
-        if permit is not None and (lost or permit.is_over):  # its time is looked at now that nobody can withdraw anything
+        if permit is not None and (lost or permit.is_over):  # checked here: no other command can withdraw anything now
             work.refuse(command, NameContested(withdrawn=lost))
         else:
             allowed.append(command)
@@ -341,13 +341,13 @@ async def permitted(work: UnitOfWork, commands: Sequence[_Permitted]) -> Sequenc
 
 
 def _counted_from(new: NewJob, late_ms: int) -> NewJob:
-    """Let the delay of a new job have begun so long ago."""
+    """Count the delay of a new job from an earlier moment."""
     return msgspec.structs.replace(new, delay=max(0, new.delay - late_ms)) if new.delay else new
 
 
 async def _renew(engine: EngineContext, work: UnitOfWork, repeats: Sequence[tuple[Job, NewJob]]) -> None:
-    """Let jobs that were handed to nobody yet take over what the pushes say that named them again, in order."""
-    await work.flush_and_track()  # some may have been made in this very batch
+    """Let jobs that were never delivered take over the fields of later pushes with the same names, in order."""
+    await work.flush_and_track()  # some may have been made in this batch
     await withdraw_ready(engine, work, [job for job, _ in repeats])
     some: list[tuple[Job, NewJob]] = []
     size = 0
@@ -369,7 +369,7 @@ async def _take_over(work: UnitOfWork, repeats: Sequence[tuple[Job, NewJob]]) ->
     changed: dict[int, tuple[Job, Payload]] = {}
     for job, new in repeats:
         old = payloads.get(job.id)
-        if old is None:  # damaged, and put aside just now
+        if old is None:  # damaged, and moved to quarantine just now
             continue
         if (old.data, old.options) != (new.data, new.options):
             work.move(job, Arrow.EDIT, len(new.data))
@@ -387,7 +387,7 @@ async def _take_over(work: UnitOfWork, repeats: Sequence[tuple[Job, NewJob]]) ->
 
 
 async def publish(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Publish]) -> None:
-    """Apply a batch of chunks. Each is deleted by the transaction that makes jobs of it, so that it is made so once."""
+    """Apply a batch of chunks. The transaction that makes jobs of a chunk also deletes it, so this happens once."""
     for command in await permitted(work, commands):
         count, draft = 0, command.entry
         if command.parts:
@@ -407,19 +407,19 @@ async def publish(_engine: EngineContext, work: UnitOfWork, commands: Sequence[P
 
 
 async def _note_known(work: UnitOfWork, draft: BulkRecord, count: int) -> None:
-    """Note how many rows of a draft made no new jobs, as their names were taken: whoever wrote them may want to know."""
+    """Record how many rows of a draft made no new jobs, because their names were taken. A client may ask for it."""
     found = await work.tx.entry_load(EntryKind.KNOWN, draft.namespace, draft.name, draft.number)
     known = found[0] if found else BulkRecord(EntryKind.KNOWN, draft.namespace, draft.name, draft.number, 0)
     await work.tx.entry_save([known._replace(at=work.now_ms, weight=known.weight + count)])
 
 
 async def _push_staged(work: UnitOfWork, parts: Sequence[StagedChunk]) -> int:
-    """Push jobs; return how many are new. A name that is taken stays whose it is."""
+    """Push jobs; return the number of new ones. A job whose name is taken is not pushed."""
     pushed = work.pushed
     names = ExistingJobs(work)
     named = [part for part in parts if not part.is_plain and any_special(part.jobs)]
     if named:
-        await work.flush()  # so that names given earlier in this batch are seen
+        await work.flush()  # so that names of earlier commands in this batch are found
         await names.prefetch([(part.queue, new) for part in named for new in part.jobs])
     for part in parts:
         queue = work.tx.queue_find(part.queue) or await work.tx.queue_open(part.queue)
@@ -440,9 +440,9 @@ async def _push_staged(work: UnitOfWork, parts: Sequence[StagedChunk]) -> int:
 
 
 async def push_inside(work: UnitOfWork, pushes: Sequence[tuple[Queue, NewJob]]) -> list[Job | None]:
-    """Push jobs that the server itself has to push; None for one whose name is taken. What was decided before is flushed.
+    """Push jobs for the server itself; None for a job whose name is taken. Earlier decisions are flushed first.
 
-    One that takes the place of the job that has its name is answered with that job.
+    A job that replaces the job with its name is answered with that job.
     """
     names = ExistingJobs(work)
     await names.prefetch([(queue.key, new) for queue, new in pushes])
@@ -460,7 +460,7 @@ async def push_inside(work: UnitOfWork, pushes: Sequence[tuple[Queue, NewJob]]) 
 
 
 def any_special(jobs: Sequence[NewJob]) -> bool:
-    """Tell whether one of the jobs has a name, needs others, or was made at another time."""
+    """Return whether one of the jobs has a name, needs others, or has another creation time."""
     for new in jobs:  # noqa: SIM110 - any() with a generator takes three times as long
         if new.job_id is not None or new.unique_key is not None or new.needs or new.timestamp is not None:
             return True

@@ -1,6 +1,6 @@
-"""How many jobs of a queue may be claimed right now: pause, concurrency and rate limit.
+"""The number of jobs of a queue that may be claimed now: pause, concurrency and rate limit.
 
-What a rate limit has left is kept by the store, so that it holds for all servers that share it.
+The store keeps the state of a rate limit, so that the limit holds for all servers that share the store.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 class TokenBucket:
-    """Lets ``limit`` things through each ``window_ms``, and as many at once after a quiet window.
+    """Allows ``limit`` jobs per ``window_ms``, and as many at once after a window without any.
 
-    ``tokens``: how many may pass at the steady moment ``at_ms``. ``ends_ms``: the steady moment from which there is no limit.
+    ``tokens``: how many are allowed at the steady moment ``at_ms``. ``ends_ms``: the steady moment from which there is
+    no limit.
     """
 
     __slots__ = ("at_ms", "ends_ms", "limit", "tokens", "window_ms")
@@ -37,31 +38,31 @@ class TokenBucket:
         self.ends_ms = ends_ms
 
     def available(self, steady_ms: int) -> int:
-        """Return how many may pass now."""
+        """Return how many jobs are allowed now."""
         passed_ms = max(0, steady_ms - self.at_ms)
         self.tokens = min(float(self.limit), self.tokens + passed_ms * self.limit / self.window_ms)
         self.at_ms = max(self.at_ms, steady_ms)
         return int(self.tokens)
 
     def take(self, count: int) -> None:
-        """Let that many through."""
+        """Take tokens for that many jobs."""
         self.tokens -= count
 
     def next_ms(self, steady_ms: int) -> int:
-        """Return the steady moment at which at least one may pass."""
+        """Return the steady moment at which at least one job is allowed."""
         missing = max(0.0, 1.0 - self.tokens)
         at_ms = steady_ms + int(missing * self.window_ms / self.limit) + 1
         return at_ms if self.ends_ms is None else min(at_ms, self.ends_ms)
 
 
 class Allowance(NamedTuple):
-    """How many jobs may be claimed from a queue within a transaction, and the bucket to take them from, if there is one."""
+    """How many jobs may be claimed from a queue within a transaction, and the bucket that counts them, if there is one."""
 
     jobs: int
     bucket: TokenBucket | None = None
 
     def again_at(self, steady_ms: int) -> int | None:
-        """Return the steady moment from which the rate limit allows more; None if it is not what holds the queue back."""
+        """Return the steady moment from which the rate limit allows more; None if it does not hold the queue back."""
         if self.bucket is None or self.bucket.available(steady_ms) > 0:
             return None
         return self.bucket.next_ms(steady_ms)
@@ -71,7 +72,7 @@ _NOTHING = Allowance(0)
 
 
 async def load_bucket(work: UnitOfWork, queue: Queue) -> TokenBucket | None:
-    """Return what the rate limit of a queue has left; None if it has no rate limit, or that has ended."""
+    """Return the state of the rate limit of a queue; None if it has no rate limit, or the limit has ended."""
     settings = queue.settings
     if settings.rate_limit is None:
         return None
@@ -86,12 +87,10 @@ async def load_bucket(work: UnitOfWork, queue: Queue) -> TokenBucket | None:
 
 
 class QueueLimits:
-    """Asks what a queue may give."""
+    """The limits of the queues of one engine."""
 
     def __init__(self) -> None:
-        self._hit_published_ms: dict[
-            QueueKey, int
-        ] = {}  #: of queues with a rate limit: when it was last told that it is empty
+        self._hit_published_ms: dict[QueueKey, int] = {}  #: when an event about an empty bucket was last published
 
     async def allowance(self, work: UnitOfWork, queue: Queue) -> Allowance:
         """Return what may be claimed from a queue within this transaction."""
@@ -114,11 +113,11 @@ class QueueLimits:
             await work.tx.bucket_save(queue, allowance.bucket.tokens, allowance.bucket.at_ms)
 
     def forget(self, queue: QueueKey) -> None:
-        """Forget a queue that is gone."""
+        """Forget a queue that was removed."""
         self._hit_published_ms.pop(queue, None)
 
     def is_hit_due(self, work: UnitOfWork, queue: Queue, allowance: Allowance) -> bool:
-        """Tell whether the rate limit holds a queue back and an event about it is due: at most one a second."""
+        """Return whether the rate limit holds a queue back and an event about it is due: at most one per second."""
         if allowance.again_at(work.steady_ms) is None:
             return False
         published = self._hit_published_ms.get(queue.key)

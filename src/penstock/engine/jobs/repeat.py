@@ -1,4 +1,4 @@
-"""Pushing jobs again that repeat, in the transaction in which they were done."""
+"""Pushes the next job of a repeating job, in the transaction that completes it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 async def repeat(engine: EngineContext, work: UnitOfWork, done: Sequence[Job]) -> None:
-    """Push the successors of jobs that were just done. One whose unique key somebody else took meanwhile has none."""
-    # The payloads first: those that are removed when done are gone with the flush. Then the flush, which frees unique keys.
+    """Push the successors of jobs that were just completed. A job whose unique key another job took meanwhile has none."""
+    # Read the payloads first, because the flush deletes those of jobs that are removed. Then flush, which frees unique keys.
     payloads = await work.tx.payload_load([job.id for job in done])
     await work.flush()
     pushes: list[tuple[Queue, NewJob]] = []
@@ -39,11 +39,11 @@ async def repeat(engine: EngineContext, work: UnitOfWork, done: Sequence[Job]) -
 
 
 async def _paced(quotas: QuotaCheck, pushes: Sequence[tuple[Queue, NewJob]]) -> list[tuple[Queue, NewJob]]:
-    """Count jobs for their namespaces, and put off those that a quota has no room for: left out, nothing would follow them."""
+    """Count jobs for their namespaces. Delay those that exceed a quota: without them, the repetition would end."""
     counts = Counter(queue.key.namespace for queue, _ in pushes)
     late = {namespace: list(delays) for namespace, delays in (await quotas.charge(counts)).items()}
     paced: list[tuple[Queue, NewJob]] = []
-    for queue, new in reversed(pushes):  # the last ones are put off
+    for queue, new in reversed(pushes):  # the last ones are delayed
         delays = late.get(queue.key.namespace)
         paced.append((queue, _put_off(new, delays.pop()) if delays else new))
     return paced[::-1]
@@ -58,5 +58,5 @@ def _put_off(new: NewJob, ms: int) -> NewJob:
 def _successor(work: UnitOfWork, job: Job, payload: Payload) -> NewJob | None:
     try:
         return successor(job, payload, work.now_ms)
-    except (InvalidInput, msgspec.DecodeError):  # a rule that nobody understands any more must not undo the ack
+    except (InvalidInput, msgspec.DecodeError):  # a rule that is not valid any more must not undo the ack
         return None

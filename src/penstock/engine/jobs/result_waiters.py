@@ -1,4 +1,4 @@
-"""Waiting for a job to end, without asking again and again."""
+"""Waits for jobs to end, without polling."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ _ENDS = frozenset(
 
 
 class ResultWaiters:
-    """Who waits for which job. Told when the end of the job is as durable as an answer promises."""
+    """The callers that wait for jobs. They get the end of a job when it is as durable as an answer promises."""
 
     def __init__(self, engine: EngineContext) -> None:
         self._engine = engine
         self._waiting: dict[int, list[asyncio.Future[JobOutcome | None]]] = {}
         self._namespaces: dict[int, str] = {}
-        self._held: dict[str, int] = {}  #: how many wait of each namespace
+        self._held: dict[str, int] = {}  #: number of waiting callers of each namespace
         self._looks: set[asyncio.Task[None]] = set()
         self.size = 0
 
     async def wait(self, namespace: str, ref: JobRef, timeout_ms: int) -> JobOutcome | None:
-        """Return how a job ended, at once if it has ended already, or None if it did not within the time given."""
+        """Return how a job ended, at once if it has ended already; None if it did not end within the given time."""
         found = await self._engine.store.job_get(namespace, ref)
         if found is None:
             raise JobNotFound
@@ -67,14 +67,14 @@ class ResultWaiters:
         alarm = clock.call_at(clock.steady_ms() + timeout_ms, lambda: _give_up(future))
         try:
             if self._engine.store.capabilities.is_shared:
-                await self._look(job.id)  # it may have ended between that reading and now; a file is read without suspending
+                await self._look(job.id)  # it may have ended after the first read; a file is read without suspending
             return await future
         finally:
             alarm.cancel()
             self._forget(job.id, future)
 
     def answered(self, work: UnitOfWork) -> None:
-        """Tell those who wait what a batch has ended."""
+        """Answer the callers that wait for jobs that a batch has ended."""
         if not self._waiting:
             return
         for job, arrow in work.ended:
@@ -84,14 +84,14 @@ class ResultWaiters:
                     future.set_result(JobOutcome(completed, work.results.get(job.id)))
 
     def heard(self, blocks: Sequence[JournalBlock]) -> None:
-        """Look into the jobs that somebody waits for and another server may have ended."""
+        """Read the jobs that callers wait for and that another server may have ended."""
         if self._waiting:
             for job_id in {event[2] for block in blocks for event in block.events if event[0] in _ENDS}:
                 if job_id in self._waiting:
                     self._start_look(job_id)
 
     def look_at_all(self) -> None:
-        """Look into every job that somebody waits for: its end may not have been told."""
+        """Read all jobs that callers wait for, because a notification about an end may have been lost."""
         for job_id in self._waiting:
             self._start_look(job_id)
 
@@ -101,18 +101,18 @@ class ResultWaiters:
         task.add_done_callback(self._looks.discard)
 
     async def _look_unasked(self, job_id: int) -> None:
-        with contextlib.suppress(PenstockError):  # the store is lost; all are looked at when it works again
+        with contextlib.suppress(PenstockError):  # the store has failed; all jobs are read again when it works again
             await self._look(job_id)
 
     async def _look(self, job_id: int) -> None:
-        """Read what has become of a job, and tell those who wait if it has ended."""
+        """Read the state of a job, and answer its callers if it has ended."""
         namespace = self._namespaces.get(job_id)
         store = self._engine.store
         found = None if namespace is None else await store.job_get(namespace, job_id)
         if found is None and store.layout is not None and store.layout.may_be_elsewhere:
             for future in self._waiting.get(job_id, ()):
                 if not future.done():
-                    future.set_exception(QueueMoving())  # or it is gone; the fleet finds out
+                    future.set_exception(QueueMoving())  # or it is gone; the sharded engine finds out
             return
         ending = JobOutcome(completed=False) if found is None else await self._ending(found[0])
         for future in self._waiting.get(job_id, ()):
@@ -125,7 +125,7 @@ class ResultWaiters:
         return JobOutcome(completed=False) if job.state == State.DEAD else None
 
     def send_everybody_home(self) -> None:
-        """Let everybody's time run out, because the server is closing."""
+        """End all waits, because the server is closing."""
         for futures in self._waiting.values():
             for future in futures:
                 _give_up(future)

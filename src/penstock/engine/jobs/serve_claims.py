@@ -1,7 +1,7 @@
-"""Claiming jobs: each claim joins the line of its queue, and the line is served from the front with the jobs of the queue.
+"""Serves claims: each claim joins the line of its queue, and the jobs of the queue go to the first claims in line.
 
-A claim that gets nothing and does not wait is answered with nothing; one that waits stays in line. It costs a place in a
-dictionary and an alarm, and is looked at again only when its queue got a job to claim.
+A claim that gets no job and does not wait is answered without one; a claim that waits stays in line. It costs one entry in a
+dictionary and an alarm, and is checked again only when its queue has a new job to claim.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 async def claim(engine: EngineContext, work: UnitOfWork, commands: Sequence[Claim]) -> None:
-    """Serve the lines of all queues that somebody asks at, or that got something while somebody waits."""
+    """Serve the lines of all queues that have new claims, or that have both waiting claims and new jobs."""
     asking: dict[QueueKey, list[Claim]] = {}
     for command in commands:
         if not command.future.done():
@@ -43,7 +43,7 @@ async def claim(engine: EngineContext, work: UnitOfWork, commands: Sequence[Clai
             if engine.room.waiting(key):
                 asking.setdefault(key, [])
     if asking:
-        await work.flush()  # so that counts and queries see what the rest of the batch has done
+        await work.flush()  # so that counts and queries include the rest of the batch
     for key, newcomers in asking.items():
         await _serve(engine, work, key, newcomers)
     if commands:
@@ -51,7 +51,7 @@ async def claim(engine: EngineContext, work: UnitOfWork, commands: Sequence[Clai
 
 
 async def recheck_queue(_engine: EngineContext, work: UnitOfWork, commands: Sequence[RecheckQueue]) -> None:
-    """Have the lines of some queues looked at, in this batch."""
+    """Serve the lines of some queues again, in this batch."""
     for command in commands:
         queue = work.tx.queue_find(command.queue)
         if queue is not None:
@@ -60,7 +60,7 @@ async def recheck_queue(_engine: EngineContext, work: UnitOfWork, commands: Sequ
 
 
 async def _serve(engine: EngineContext, work: UnitOfWork, key: QueueKey, newcomers: list[Claim]) -> None:
-    """Serve the line of one queue: those who wait already, then the newcomers."""
+    """Serve the line of one queue: first the waiting claims, then the new ones."""
     room = engine.room
     queue = work.tx.queue_find(key)
     if queue is None:
@@ -93,7 +93,7 @@ async def _serve(engine: EngineContext, work: UnitOfWork, key: QueueKey, newcome
 async def _deal(
     engine: EngineContext, work: UnitOfWork, queue: Queue, claims: Iterable[Claim], jobs: Sequence[tuple[Job, Payload]]
 ) -> tuple[set[Claim], int]:
-    """Lease jobs to the claims of a queue, in order. Return the claims that got some, and how many jobs they got."""
+    """Lease jobs to the claims of a queue, in order. Return the claims that got some, and the number of jobs."""
     served: set[Claim] = set()
     line = iter(claims)
     given = 0
@@ -123,7 +123,7 @@ def _earlier(one: int | None, other: int | None) -> int | None:
 
 
 def _turn_away(engine: EngineContext, work: UnitOfWork, newcomers: Iterable[Claim]) -> None:
-    """There is nothing for them: those who want to wait do, the others are told."""
+    """Handle claims for which there is no job: those that may wait stay in line, the others are answered without a job."""
     for newcomer in newcomers:
         if newcomer.state.wait_ms > 0:
             work.after_commit.append(partial(engine.room.enter, newcomer))
@@ -134,8 +134,8 @@ def _turn_away(engine: EngineContext, work: UnitOfWork, newcomers: Iterable[Clai
 async def _next_jobs(
     work: UnitOfWork, queue: Queue, limit: int, callers: Iterable[Claim], store: Capabilities
 ) -> tuple[list[tuple[Job, Payload]], bool]:
-    """Read as many jobs as the callers want and the queue may give, and tell whether the next batch should look for more."""
-    if not store.is_shared:  # otherwise another server may have pushed what our counts do not know yet
+    """Read as many jobs as the claims want and the queue may give. Return also whether the next batch should read more."""
+    if not store.is_shared:  # otherwise another server may have pushed jobs that our counts do not include yet
         limit = min(limit, work.tx.counts(queue).waiting)
     wanted = 0
     bodies = False
@@ -156,13 +156,13 @@ async def _next_jobs(
             expired = True
         else:
             jobs.append((known, payload))
-    # What a batch hands out is bounded, in jobs and in bytes, and expired jobs may have stood in front of good ones.
+    # One batch leases a bounded number of jobs and bytes, and there may have been expired jobs in front of good ones.
     size = sum(job.size for job, _ in jobs) if bodies else 0
     return jobs, expired or len(jobs) == limits.claim_batch_jobs_max or size >= limits.claim_batch_bytes_max
 
 
 async def _publish_hit(engine: EngineContext, work: UnitOfWork, queue: Queue, allowance: Allowance) -> None:
-    """Publish an event, if there are subscribers, that the rate limit holds back the next job."""
+    """Publish an event, if there are subscribers, that the rate limit delays the next job."""
     if engine.feed.is_heard and work.tx.counts(queue).waiting and engine.throttle.is_hit_due(work, queue, allowance):
         engine.throttle.note_hit(work, queue)
         for job, _ in await work.tx.job_ready(queue, 1):
@@ -175,7 +175,7 @@ async def _publish_hit(engine: EngineContext, work: UnitOfWork, queue: Queue, al
 
 
 def _lease(work: UnitOfWork, queue: Queue, caller: Claim, jobs: Sequence[Job]) -> None:
-    """Hand jobs to a caller."""
+    """Lease jobs to a claim."""
     if caller.owner is None:
         plain = [job for job in jobs if job.details is None]
         if plain:
@@ -193,17 +193,17 @@ def _lease(work: UnitOfWork, queue: Queue, caller: Claim, jobs: Sequence[Job]) -
 
 
 def _hand_over(engine: EngineContext, caller: Claim, deliveries: list[Delivery]) -> None:
-    """After the commit: let a caller out of the line; what it was given goes back if it has left by itself meanwhile."""
+    """Remove a claim from the line, after the commit. If its caller has left meanwhile, its jobs are released."""
     engine.room.leave(caller)
-    if caller.future.done():  # it hung up, or its time was over, while the commit was under way
+    if caller.future.done():  # the caller left, or its wait ended, during the commit
         return_deliveries(engine, caller, deliveries)
 
 
 def _look_again(engine: EngineContext, queue: Queue, again_at: int | None, *, newcomers: bool) -> None:
-    """After the commit: book the next look at a line that is not empty yet."""
+    """Schedule the next time at which a line that is not empty is served, after the commit."""
     if engine.room.waiting(queue.key):
         if again_at is not None:
             engine.room.nudge_at(queue.key, again_at)
         elif newcomers and engine.store.capabilities.is_shared and engine.may_have_waiting(queue):
-            # Another server pushed between our look and now, and told us before the newcomers had lined up.
+            # Another server pushed after our read, and its notification came before the new claims were in line.
             engine.room.nudge_at(queue.key, engine.clock.steady_ms())

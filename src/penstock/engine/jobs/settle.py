@@ -1,7 +1,7 @@
-"""What a worker says about a job it holds: done, failed, still at it, take it back.
+"""What a worker reports about a job that it holds: completed, failed, still in progress, or released.
 
-Every one of these proves that the worker still holds the job: the job is active and, where a token is given, the token is the
-latest. Who comes too late changes nothing and is told so.
+Each of these commands proves that the worker still holds the job: the job is active and, where a token is given, the token
+is the latest one. A command that comes too late changes nothing, and its outcome says so.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
     from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
-#: What became of one item of a batch: None if it was done, or why not.
+#: Outcome of one item of a batch: None if it was done, else the reason.
 ItemOutcome = PenstockError | None
-#: Outcomes that say that the job does not have the lease any more.
+#: Outcomes which mean that the job does not have this lease any more.
 LEASE_GONE: Final = (JobNotFound, StaleLease, WrongState)
 
 
 class LeaseRef(NamedTuple):
-    """A worker's claim to a job. Without a token it is believed as long as the job is active."""
+    """A worker's reference to the lease of a job. Without a token it is valid as long as the job is active."""
 
     ref: JobRef
     token: int | None = None
 
 
 class Settlement(Command[list[ItemOutcome]]):
-    """Base of the verbs by which workers settle or renew the jobs that they hold. Answers one outcome per hold, in order.
+    """Base of the commands by which workers settle or renew jobs. Answers one outcome per hold, in order.
 
-    ``namespace``: where the jobs are; None: in any namespace, as long as ``may`` is true for their queues. The others count as
-    unknown. ``when_settled``: called after the commit, for each job that it was done for, with the queue of the job.
+    ``namespace``: where the jobs are; None: in any namespace, if ``may`` is true for their queues. All other jobs count
+    as unknown. ``when_settled``: called after the commit with the queue of the job, once for each job that was settled.
     """
 
     __slots__ = ("holds", "may", "namespace", "when_settled")
@@ -62,11 +62,11 @@ class Settlement(Command[list[ItemOutcome]]):
         self.when_settled = when_settled
 
     def weight(self) -> int:
-        """Return how many jobs it is about."""
+        """Return the number of its jobs."""
         return len(self.holds)
 
     def unheld_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
-        """Return the jobs for which it has no token. Without a namespace it has a token for each."""
+        """Return the jobs for which it has no token. A command without a namespace has a token for each job."""
         if self.namespace is None:
             return ()
         return [(self.namespace, hold.ref) for hold in self.holds if hold.token is None]
@@ -76,9 +76,9 @@ S = TypeVar("S", bound=Settlement)
 
 
 class Ack(Settlement):
-    """Jobs are done. ``results`` (one per hold) are kept, byte for byte, as long as the completed jobs are.
+    """Complete jobs. ``results`` (one per hold) are kept, byte for byte, as long as the completed jobs are.
 
-    ``removes`` (one per hold): the job is removed, whatever its own options say; None: as each one's options say.
+    ``removes`` (one per hold): the job is removed, whatever its own options are; None: as each job's options say.
     """
 
     __slots__ = ("removes", "results")
@@ -101,11 +101,12 @@ class Ack(Settlement):
 
 
 class Nack(Settlement):
-    """Jobs failed: each is retried after its backoff, or dead if it has no attempts left.
+    """Report failed jobs: each is retried after its backoff, or is dead if it has no attempts left.
 
-    ``final``: trying again is no use, so each is dead whatever attempts it has left. ``stack``: where it failed, line by line;
-    of each job the first lines are kept. ``delay_ms``: how long to wait before the retry, in place of each one's backoff.
-    ``plan_ms``: see ``after_failure``. ``remove``: one that would be dead is removed, whatever its own options say.
+    ``final``: each is dead, even if it has attempts left, because a retry is of no use. ``stack``: the stack trace, line
+    by line; the first lines are kept for each job. ``delay_ms``: how long to wait before the retry, in place of each
+    job's backoff. ``plan_ms``: see ``after_failure``. ``remove``: a job that would be dead is removed, whatever its own
+    options are.
     """
 
     __slots__ = ("delay_ms", "error", "final", "plan_ms", "remove", "stack")
@@ -134,9 +135,9 @@ class Nack(Settlement):
 
 
 class Renew(Settlement):
-    """Workers are still at it: each lease ends its number of ms from now.
+    """Renew leases of workers: each lease ends its number of ms from now.
 
-    None: the lease's own length from now, or when it would have ended anyway, if that is later.
+    None: the lease's own length from now, or its present end, if that is later.
     """
 
     __slots__ = ("leases_ms",)
@@ -147,10 +148,10 @@ class Renew(Settlement):
 
 
 class Release(Settlement):
-    """Take jobs back untouched: they are ready again at once, at their old place, and no attempt is counted.
+    """Release jobs unchanged: they are ready again at once, at their old place, and no attempt is counted.
 
-    ``delay_ms``: they are ready so much later, at the back, because this worker cannot do them and another one may. Since when
-    that is so is noted.
+    ``delay_ms``: they are ready that much later, at the back, because this worker cannot do them and another one may.
+    The moment since which this is so is stored.
     """
 
     __slots__ = ("delay_ms",)
@@ -168,9 +169,9 @@ class Release(Settlement):
 
 
 class Requeue(Settlement):
-    """Subscribers give jobs back, and say where to: no attempt is counted.
+    """Give jobs back to a given place: no attempt is counted.
 
-    ``arrow`` is RETURN (to the front), SEND_BACK (to the back) or SNOOZE (to the front, ``delay_ms`` from now, and that is
+    ``arrow`` is RETURN (to the front), SEND_BACK (to the back) or SNOOZE (to the front, ``delay_ms`` from now; this is
     counted).
     """
 
@@ -183,7 +184,7 @@ class Requeue(Settlement):
 
 
 class ReportProgress(Settlement):
-    """How far a worker is, from 0 to 100. Whoever reports progress is alive, so this renews the lease too."""
+    """Report the progress of a job, from 0 to 100. This also renews the lease, because the worker is alive."""
 
     __slots__ = ("message", "progress")
 
@@ -212,7 +213,7 @@ async def ack(engine: EngineContext, work: UnitOfWork, commands: Sequence[Ack]) 
 
 
 def complete(work: UnitOfWork, job: Job, *, remove: bool = False) -> None:
-    """Take an active job to its good end. One that repeats is the caller's to bring back. ``remove``: see Ack."""
+    """Complete an active job. If the job repeats, the caller pushes its successor. ``remove``: see Ack."""
     work.completed += 1
     if remove or job.flags & JobFlag.REMOVE_ON_COMPLETE:
         work.move(job, Arrow.COMPLETE_REMOVE)
@@ -223,7 +224,7 @@ def complete(work: UnitOfWork, job: Job, *, remove: bool = False) -> None:
 
 
 def complete_all(work: UnitOfWork, jobs: Sequence[Job]) -> None:
-    """``complete`` for several active jobs."""
+    """Complete several active jobs: see ``complete``."""
     kept = [job for job in jobs if not job.flags & JobFlag.REMOVE_ON_COMPLETE]
     if kept:
         work.move_all(kept, Arrow.COMPLETE)
@@ -264,7 +265,7 @@ def count_failure(
     plan_ms: Sequence[int] | None = None,
     remove: bool = False,
 ) -> None:
-    """Take an active job to its retry, or to the dead. For the options see Fail."""
+    """Count a failure of an active job: it is retried, or dead. For the options see Nack."""
     work.failed += 1
     arrow, run_at = after_failure(job, work.now_ms, final=final, delay_ms=delay_ms, plan_ms=plan_ms)
     if remove and arrow is Arrow.BURY:
@@ -282,7 +283,7 @@ def count_failure(
 
 
 def _shortened(stack: Sequence[str], lines_max: int | None) -> list[str]:
-    """Return the first lines of a stack, as many as a job keeps and there is room for."""
+    """Return the first lines of a stack trace: as many as a job keeps and as fit."""
     kept: list[str] = []
     room = limits.stack_chars_max
     for line in stack[: limits.stack_lines if lines_max is None else lines_max]:
@@ -323,7 +324,7 @@ async def release(engine: EngineContext, work: UnitOfWork, commands: Sequence[Re
 
 
 async def requeue(engine: EngineContext, work: UnitOfWork, commands: Sequence[Requeue]) -> None:
-    """Apply a batch of jobs that are given back. Those that go to the front together keep their order among themselves."""
+    """Apply a batch of jobs that are given back. Jobs that go to the front together keep their order."""
     to_front: list[Job] = []
 
     def put(command: Requeue, _index: int, job: Job) -> None:
@@ -338,7 +339,7 @@ async def requeue(engine: EngineContext, work: UnitOfWork, commands: Sequence[Re
 
     await settle(engine, work, commands, put)
     for job in sorted({job.id: job for job in to_front}.values(), key=lambda each: each.position, reverse=True):
-        if job.state == State.ACTIVE:  # it may have been settled otherwise in this very batch
+        if job.state == State.ACTIVE:  # it may have been settled in this batch already
             work.move(job, Arrow.RETURN)
 
 
@@ -357,7 +358,7 @@ async def report_progress(engine: EngineContext, work: UnitOfWork, commands: Seq
 async def settle(
     engine: EngineContext, work: UnitOfWork, commands: Sequence[S], act: Callable[[S, int, Job], ItemOutcome]
 ) -> None:
-    """Act on every job that is rightly held, and say of the others why not. ``act`` may return why it did nothing."""
+    """Act on every job whose lease is valid, and return for the others why not. ``act`` may return why it did nothing."""
     await work.prefetch([hold.ref for command in commands for hold in command.holds])
     for command in commands:
         outcomes: list[ItemOutcome] = []
@@ -378,7 +379,7 @@ async def settle(
 
 
 async def find_held(work: UnitOfWork, command: Settlement, hold: LeaseRef) -> Job | None:
-    """Find the job of a hold, if it is here and may be known. Raises QueueMoving."""
+    """Find the job of a hold, if it is here and the caller may know it. Raises QueueMoving."""
     if command.namespace is not None:
         return await work.find(command.namespace, hold.ref)
     return None if isinstance(hold.ref, str) else await work.known(hold.ref, command.may)

@@ -1,8 +1,8 @@
-"""Ack and nack by id alone, for workers that never see a lease token.
+"""Ack and nack by id alone, for workers that never receive a lease token.
 
-Without a token nobody can prove which delivery they speak of. What can be told is whether the job is in anybody's hands, and
-whether somebody lost it because a lease ran out. So a word that comes after the end of its lease is heard: the work it speaks
-of was done, or did fail, and doing it again would help nobody. A word about a job that nobody can have in hand is refused.
+Without a token, no command can prove which delivery it is about. Penstock can only check whether the job has a lease, and
+whether its last lease expired. So a command that comes after its lease expired is accepted: the work was done, or failed,
+and doing it again is of no use. A command about a job that no worker can have is refused.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _ACTIVE, _COMPLETED = State.ACTIVE.value, State.COMPLETED.value
 
 
 class ClaimedJob(NamedTuple):
-    """A worker's word about one job: the queue it was taken from, and its id."""
+    """A job that a worker reports on: the queue from which it was claimed, and its id."""
 
     queue: QueueKey
     id: int
     error: str | None = None  #: why it failed, if it did
-    lease_ms: int | None = None  #: how long from now it is the worker's, if that is asked for; None: its lease's own length
+    lease_ms: int | None = None  #: length of the lease from now; None: the lease's own length
 
 
 class ById(Command[list["ItemOutcome"]]):
-    """What both share. Answers one outcome per receipt, in order."""
+    """Base of the commands by id. Answers one outcome per receipt, in order."""
 
     __slots__ = ("receipts",)
 
@@ -51,14 +51,14 @@ class ById(Command[list["ItemOutcome"]]):
         self.receipts = receipts
 
     def unheld_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
-        """Return all its jobs: it has no lease tokens."""
+        """Return all its jobs, because it has no lease tokens."""
         return [(receipt.queue.namespace, receipt.id) for receipt in self.receipts]
 
 
 class AckById(ById):
-    """Jobs are done. A repeat for a job that is kept as completed changes nothing and is no error.
+    """Complete jobs. A repeat for a job that is kept as completed changes nothing and is no error.
 
-    A job has the outcome JobNotFound if it is not on its queue, WrongState if it is dead or if nobody can have it in hand.
+    A job has the outcome JobNotFound if it is not in its queue, WrongState if it is dead or if no worker can have it.
     """
 
     __slots__ = ()
@@ -67,19 +67,19 @@ class AckById(ById):
 
 
 class NackById(ById):
-    """Jobs failed: each is retried after its backoff, or dead if it has no attempts left.
+    """Report failed jobs: each is retried after its backoff, or is dead if it has no attempts left.
 
-    If its lease ran out, that was counted as the failure already; then only the error is noted. A job has the outcome
-    JobNotFound, or WrongState if nobody can have it in hand.
+    If the lease expired, that was counted as the failure already; then only the error is stored. A job has the outcome
+    JobNotFound, or WrongState if no worker can have it.
     """
 
     __slots__ = ()
 
 
 class RenewById(ById):
-    """Workers are still at their jobs: each lease ends its own length from now, or the receipt's ``lease_ms``.
+    """Renew leases: each ends its own length from now, or the receipt's ``lease_ms``.
 
-    A job has the outcome JobNotFound, or WrongState if nobody has it in hand.
+    A job has the outcome JobNotFound, or WrongState if no worker has it.
     """
 
     __slots__ = ()
@@ -119,7 +119,7 @@ async def ack_by_id(engine: EngineContext, work: UnitOfWork, commands: Sequence[
                 outcomes.append(None)
                 continue
             if _was_lost(job):
-                # Its worker took too long and is done after all: it takes the job back and settles it in one go.
+                # The lease expired before the worker was done. The worker takes the job again and settles it in one step.
                 if job.state == State.DELAYED:
                     work.move(job, Arrow.PROMOTE)
                 work.move(job, Arrow.CLAIM)
@@ -147,7 +147,7 @@ async def nack_by_id(engine: EngineContext, work: UnitOfWork, commands: Sequence
 
 
 async def _answer_each(work: UnitOfWork, commands: Sequence[ById], act: Callable[[ClaimedJob, Job], ItemOutcome]) -> None:
-    """Act on every job that is on the queue that is meant. Answer each command with one outcome per receipt."""
+    """Act on every job that is in the given queue. Answer each command with one outcome per receipt."""
     find = await _finder(work, commands)
     for command in commands:
         outcomes: list[ItemOutcome] = []
@@ -177,7 +177,7 @@ def _fail(engine: EngineContext, work: UnitOfWork, job: Job, error: str | None) 
 
 
 async def _finder(work: UnitOfWork, commands: Sequence[ById]) -> Callable[[ClaimedJob], Job | QueueMoving | None]:
-    """Read all jobs that are meant; the returned function gives each, if it is on the queue that is meant.
+    """Read all jobs of the commands. The returned function gives each job, if it is in the given queue.
 
     QueueMoving: that queue is on another shard.
     """
@@ -207,7 +207,7 @@ def _not_there(receipt: ClaimedJob) -> JobNotFound:
 
 
 def _was_lost(job: Job) -> bool:
-    """Tell whether a lease of the job ran out, and nobody has taken it or finished with it since."""
+    """Return whether a lease of the job expired, and no worker has claimed or settled the job since."""
     return job.stalls > 0 and job.state in (State.WAITING, State.DELAYED)
 
 
@@ -215,4 +215,4 @@ def _not_in_hand(job: Job) -> WrongState:
     state = State(job.state)
     if state is State.DEAD:
         return WrongState(state.label, f"Message {job.id} is in the dead letter queue. Delete it there.")
-    return WrongState(state.label, f"Message {job.id} is {state.label}: nobody has it in hand. Dequeue it first.")
+    return WrongState(state.label, f"Message {job.id} is {state.label}: no consumer has it. Dequeue it first.")

@@ -1,4 +1,4 @@
-"""Unique keys: which live job has one, and taking it from that job."""
+"""Unique keys: which unfinished job has a key, and taking the key from that job."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 class UniqueKey(QueueCommand[Job | None]):
-    """Answer with the live job that has a unique key in a queue; None if there is none.
+    """Return the unfinished job that has a unique key in a queue; None if there is none.
 
-    ``free``: the key is taken from that job, so that another job may have it. ``only``: do so only if the job has this id.
+    ``free``: the key is taken from that job, so that another job may have it. ``only``: do so only if the job has this
+    id.
     """
 
     __slots__ = ("free", "key", "only")
@@ -32,7 +33,7 @@ class UniqueKey(QueueCommand[Job | None]):
 
 
 async def unique_key(engine: EngineContext, work: UnitOfWork, commands: Sequence[UniqueKey]) -> None:
-    """Apply a batch of questions about unique keys."""
+    """Apply a batch of lookups of unique keys."""
     await work.flush_and_track()
     for command in commands:
         queue = work.tx.queue_find(command.queue)

@@ -1,4 +1,4 @@
-"""Who has a name already: what a push asks before it makes a job. Names over all shards: see names.py."""
+"""Which job has a name: a push checks this before it makes a job. For names over all shards see ``name_registry.py``."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ MISSPELT: Final = "jobId is spelled like an id that Penstock gives out. Choose a
 
 
 class ExistingJobs:
-    """Finds out who has a name already: a job in the store, or one made earlier in this batch."""
+    """Finds the job that has a name: a job in the store, or one made earlier in this batch."""
 
     def __init__(self, work: UnitOfWork) -> None:
         self._work = work
         self._custom: dict[tuple[int, str], Job] = {}
         self._unique: dict[tuple[int, str], Job] = {}
-        self._holders: dict[tuple[int, str], Job | None] = {}  #: of unique keys in the store, as far as looked for
-        self._unread: dict[QueueKey, list[NewJob]] = {}  #: what ``prefetch`` could not look for, as its queue was not open
-        self.afar: dict[JobRef, Afar] = {}  #: jobs of other shards that the command needs which is being looked at
+        self._holders: dict[tuple[int, str], Job | None] = {}  #: of unique keys in the store that were looked up
+        self._unread: dict[QueueKey, list[NewJob]] = {}  #: jobs that ``prefetch`` left out: their queue was not open
+        self.afar: dict[JobRef, Afar] = {}  #: jobs of other shards that the current command needs
 
     async def prefetch(self, jobs: Sequence[tuple[QueueKey, NewJob]]) -> None:
-        """Read everybody at once who is named by new jobs, so that what follows has them at hand."""
+        """Read all jobs at once that new jobs name, so that the next steps need no reads."""
         tx = self._work.tx
         refs: list[JobRef] = []
         own: list[tuple[int, str]] = []
@@ -74,11 +74,12 @@ class ExistingJobs:
             await self.prefetch([(queue.key, new) for new in unread])
 
     async def check(self, queue: Queue, jobs: Sequence[NewJob], earlier: set[str] | None = None) -> None:
-        """Refuse what cannot be: see each error.
+        """Refuse jobs that cannot be pushed: see each error.
 
-        An own id that is spelled like Penstock's, unless it names a job: nobody could find it by that id. One that begins as
-        only idempotency keys do. A need that names no job: what is pushed can only need what was pushed before, so needs
-        never form a circle. ``earlier``: own ids of jobs that are made before these; those of these jobs are added.
+        Refused are: a custom id in the format of Penstock's ids, unless it names a job, because such a job could not
+        be found by that id; a custom id with the prefix of idempotency keys; and a dependency that names no job. A
+        job can only need jobs that were pushed before it, so dependencies never form a circle. ``earlier``: custom
+        ids of jobs that are made before these; the ids of these jobs are added.
         """
         earlier = set() if earlier is None else earlier
         for new in jobs:
@@ -102,16 +103,16 @@ class ExistingJobs:
                 earlier.add(new.job_id)
 
     async def resolve(self, queue: Queue, ref: int | str) -> Job | None:
-        """Return the job that a need names: made earlier in this batch, or stored."""
+        """Return the job that a dependency names: made earlier in this batch, or stored."""
         made = self._custom.get((queue.namespace_number, ref)) if isinstance(ref, str) else None
         return made or await self._work.find(queue.key.namespace, ref)
 
     async def resolve_any(self, queue: Queue, ref: int | str) -> Job | Afar | None:
-        """Return the job that a need names, on this shard or another."""
+        """Return the job that a dependency names, on this shard or another."""
         return self.afar.get(ref) or await self.resolve(queue, ref)
 
     async def find(self, queue: Queue, new: NewJob) -> tuple[Job | None, bool]:
-        """Return the job that has one of the new job's names, and tell whether the new one has taken its place."""
+        """Find the job that has one of the new job's names. Return it, and whether the new job has replaced it."""
         if new.job_id is not None:
             made = self._custom.get((queue.namespace_number, new.job_id))
             found = made or await self._work.find(queue.key.namespace, ids.from_uuid(new.job_id) or new.job_id)
@@ -126,7 +127,7 @@ class ExistingJobs:
         return holder, new.dedup is not None and self._duplicate(holder, new, new.dedup)
 
     async def find_or_tell(self, queue: Queue, new: NewJob) -> tuple[Job | None, bool]:
-        """``find`` for a job that is pushed now: that another has its unique key and stays as it is goes into the journal."""
+        """Do the same as ``find`` for a job that is pushed now. If another job keeps its unique key, this is journaled."""
         found, replaced = await self.find(queue, new)
         if found is not None and new.unique_key is not None and not replaced:
             extends = new.dedup is not None and new.dedup.extend and new.dedup.ttl is not None
@@ -162,7 +163,7 @@ class ExistingJobs:
         await self._work.tx.job_rewrite(holders)
 
     def _duplicate(self, holder: Job, new: NewJob, dedup: Dedup) -> bool:
-        """Do what a duplicate says about the job that has its key; tell whether it has taken that one's place."""
+        """Handle a duplicate as its options say. Return whether it has replaced the job that has its key."""
         work = self._work
         if dedup.replace and not new.needs and holder.state in (State.WAITING, State.DELAYED):
             _replace(work, holder, new)
@@ -175,7 +176,7 @@ class ExistingJobs:
         return False
 
     def keep(self, job: Job) -> Job:
-        """Remember the names of a job that was just made, and the job: a later one of the batch may change it."""
+        """Record the names of a job that was just made, and the job: a later one of the batch may change it."""
         self._work.track(job)
         if job.custom_id is not None:
             self._custom[job.namespace, job.custom_id] = job
@@ -185,7 +186,7 @@ class ExistingJobs:
 
 
 def _replace(work: UnitOfWork, job: Job, new: NewJob) -> None:
-    """Make a job that nobody works on what another push says, as if it were new. Its id stays, and so do those that need it."""
+    """Replace the content of a job that no worker has, as if it were new. Its id and the jobs that need it stay."""
     before = details_of(job)
     moments = moments_of(new, work.now_ms)
     work.move(job, Arrow.EDIT, len(new.data))

@@ -1,4 +1,4 @@
-"""Intervening in the life of single jobs: promote, delay, reprioritise, edit, discard, cancel, bring back, and their logs."""
+"""Changes to single jobs: promote, delay, reprioritise, edit, discard, cancel, retry, and their logs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
-#: Arrows whose value is a delay in ms, to be counted from the moment of the change.
+#: Transitions whose value is a delay in ms, counted from the moment of the change.
 _DELAYING = (Arrow.POSTPONE, Arrow.RESCHEDULE)
 
 
 class MoveJob(Command[None]):
-    """Take one job along an arrow.
+    """Apply a transition (``arrow``) to one job.
 
     ``value``: a delay in ms for postpone and reschedule, the new priority for reprioritize. Refused with JobNotFound, or
-    WrongState where the lifecycle has no such arrow. ``token``: the lease of the worker that asks; of an active job it must be
-    the latest, else StaleLease.
+    with WrongState if the lifecycle has no such transition. ``token``: the lease of the worker that asks; for an active
+    job it must be the latest, else StaleLease.
     """
 
     __slots__ = ("arrow", "namespace", "ref", "token", "value")
@@ -63,7 +63,7 @@ class EditData(Command[None]):
 
 
 class AddLog(Command[None]):
-    """Add a line to a job's log; of each job the last lines are kept."""
+    """Add a line to a job's log. The last lines are kept for each job."""
 
     __slots__ = ("level", "message", "namespace", "ref")
 
@@ -77,7 +77,7 @@ class AddLog(Command[None]):
 
 
 class ClearLog(Command[None]):
-    """Empty a job's log, but for the last ``keep`` lines."""
+    """Delete a job's log, except the last ``keep`` lines."""
 
     __slots__ = ("keep", "namespace", "ref")
 
@@ -103,7 +103,7 @@ async def move_job(_engine: EngineContext, work: UnitOfWork, commands: Sequence[
 
 
 async def follow(work: UnitOfWork, job: Job, arrow: Arrow, value: int = 0) -> None:
-    """Take a job along an arrow with everything that arrow needs besides the lifecycle's own effects."""
+    """Apply a transition to a job, and do what it needs besides the effects in the lifecycle."""
     if arrow in _DELAYING:
         value += work.now_ms
     elif arrow in (Arrow.REVIVE, Arrow.REPLAY):
@@ -118,7 +118,7 @@ async def follow(work: UnitOfWork, job: Job, arrow: Arrow, value: int = 0) -> No
 
 
 async def _check_unique(work: UnitOfWork, job: Job) -> None:
-    """A job that comes back to life needs its unique key, which another job may have by now."""
+    """Check that a job that becomes unfinished again can have its unique key: another job may have it by now."""
     if job.unique_key is None or job.state not in (State.DEAD, State.COMPLETED):
         return
     await work.flush()
@@ -126,7 +126,7 @@ async def _check_unique(work: UnitOfWork, job: Job) -> None:
         job.unique_key = None
         await work.tx.job_rewrite([job])
     elif await work.tx.job_find_unique([(job.queue, job.unique_key)]):
-        raise WrongState(State(job.state).label, "Another live job has this job's uniqueKey.")
+        raise WrongState(State(job.state).label, "Another unfinished job has this job's uniqueKey.")
 
 
 async def edit_data(_engine: EngineContext, work: UnitOfWork, commands: Sequence[EditData]) -> None:
@@ -160,7 +160,7 @@ async def add_log(_engine: EngineContext, work: UnitOfWork, commands: Sequence[A
         except PenstockError as error:
             work.refuse(command, error)
         else:
-            work.tx.queue_touch(work.queue_of(job))  # so that no line is added to what was copied to another shard already
+            work.tx.queue_touch(work.queue_of(job))  # so that no job gets a line after it was copied to another shard
             entry = LogEntry(work.now_ms, command.level, command.message)
             own = details_of(job).keep_logs
             await work.tx.log_append(
@@ -170,7 +170,7 @@ async def add_log(_engine: EngineContext, work: UnitOfWork, commands: Sequence[A
 
 
 async def clear_log(_engine: EngineContext, work: UnitOfWork, commands: Sequence[ClearLog]) -> None:
-    """Apply a batch of emptied logs."""
+    """Apply a batch of deleted logs."""
     for command in commands:
         try:
             job = await _existing(work, command)

@@ -27,17 +27,17 @@ _BEGINNING = Place(0, 0)
 
 
 class DeadLetterService(PeriodicService):
-    """Looks after dead jobs, as each queue's dead-letter settings say: forgets them, or has them tried again."""
+    """Removes or retries dead jobs, as the dead-letter settings of each queue say."""
 
     every_ms = 5_000
 
     def __init__(self, engine: EngineContext) -> None:
         super().__init__(engine)
-        #: Up to which place among the dead a queue was looked at, and with which settings.
+        #: The place among the dead jobs up to which a queue was checked, and the settings at that time.
         self._seen: dict[QueueKey, tuple[DlqConfig, Place]] = {}
 
     async def run_once(self) -> None:
-        """Go through every queue that has dead jobs."""
+        """Check every queue that has dead jobs."""
         if not self._engine.leads:
             return
         dead = [queue for queue in self._engine.store.queues() if self._engine.store.counts(queue).dead]
@@ -68,14 +68,14 @@ class DeadLetterService(PeriodicService):
                 break
             waiting = await engine.run(AutoRevive(queue.key, [each.id for each in page]))
             if waiting and resume is None:
-                # One that waits for its unique key is looked at again in the next round, and everything behind it.
+                # A job that waits for its unique key is checked again in the next round, and so are all jobs behind it.
                 resume = next(Place(each.at, each.id - 1) for each in page if each.id in waiting)
             place = page[-1]
         self._seen[queue.key] = (rule, resume or place)
 
 
 class AutoRevive(QueueCommand[set[int]]):
-    """Bring back some dead jobs that have rested long enough; answers which of them wait for their unique key."""
+    """Retry some jobs that have been dead for long enough; answers which of them wait for their unique key."""
 
     __slots__ = ("ids",)
 
@@ -94,7 +94,7 @@ async def auto_revive(_engine: EngineContext, work: UnitOfWork, commands: Sequen
             for job_id in command.ids:
                 job = await work.find(command.queue.namespace, job_id)
                 if job is not None and job.queue == queue.number and job.state == State.DEAD:
-                    if not is_free(work, job):  # a consumer looks at it
+                    if not is_free(work, job):  # a consumer has leased it
                         waiting.add(job_id)
                         continue
                     try:

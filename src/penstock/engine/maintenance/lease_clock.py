@@ -1,4 +1,4 @@
-"""The lease clock of a store with one server: saves how much time has been counted."""
+"""The lease clock of a store with one server: saves how much time was counted."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class ClockMarker(PeriodicService):
-    """On a store of our own: writes down how much time has been counted, while there are leases that go by it.
+    """On a store with one server: records how much time was counted, while there are leases that use it.
 
-    After a new start of the machine it goes on from there.
+    After a restart of the machine, the count continues from there.
     """
 
     every_ms = 10_000
@@ -29,13 +29,13 @@ class ClockMarker(PeriodicService):
 
 
 class MarkClock(Command[None]):
-    """Write down how much time has been counted."""
+    """Record how much time was counted."""
 
     __slots__ = ()
 
 
 async def mark_clock(_engine: EngineContext, work: UnitOfWork, commands: Sequence[MarkClock]) -> None:
-    """Save one mark for all."""
+    """Save one mark for all commands."""
     await work.tx.clock_mark()
     for command in commands:
         work.answer(command, None)

@@ -7,18 +7,19 @@ from penstock.engine.maintenance.service import PeriodicService
 
 
 class Membership(PeriodicService):
-    """On a store that other servers use too: shows them that this one lives, and looks for what nobody told us of.
+    """On a shared store: shows the other servers that this one lives, and looks for work whose notification was lost.
 
-    A wake-up can be lost with the connection that carries it, and a job is passed over while a server holds it that dies.
+    A notification can be lost with its connection. A job is passed over while another server has locked it; if that server
+    dies, there is no notification.
     """
 
     every_ms = 1_000
 
     async def run_once(self) -> None:
-        """Keep our number, take the lead if nobody has it, and look at every line."""
+        """Keep this server's number, become leader if there is none, and serve all lines."""
         engine = self._engine
         status = engine.store.status()
-        if status.error is not None and not status.full:  # where there is no room left, the rest goes on as far as it can
+        if status.error is not None and not status.full:  # if only the disk is full, the rest continues as far as possible
             engine.take_lead(None)
         else:
             await engine.store.keep_node()

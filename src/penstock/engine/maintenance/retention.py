@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RetentionService(PeriodicService):
-    """Forgets completed jobs and journal blocks that are too many or too old."""
+    """Removes completed jobs and journal blocks that are too many or too old."""
 
     every_ms = 5_000
 

@@ -1,7 +1,7 @@
-"""Housekeeping: what is kept, for how long, and getting out of trouble by itself.
+"""Periodic services: retention, recovery, and other background work.
 
-Each keeper is a small service with the same life: ``start``, ``stop``, and ``run_once``, which does a bounded piece of work
-and can be called by a test without any time passing.
+Each service has the same life cycle: ``start``, ``stop``, and ``run_once``, which does a bounded piece of work. A test can
+call it without any time passing.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class PeriodicService:
         self._task: asyncio.Task[None] | None = None
         self._stopped = True
         self._stopping = False
-        self._woken = False  #: somebody said that there is something to do; for those that look before they end a round
+        self._woken = False  #: ``wake`` was called; for services that check it before they end a round
 
     def start(self) -> None:
-        """Begin; starting twice is fine."""
+        """Start the service; starting twice is allowed."""
         if self._stopped:
             self._stopped = self._stopping = False
             self._book()
 
     async def stop(self) -> None:
-        """End after the slice under way; stopping twice, or before starting, is fine."""
+        """Stop after the current slice; stopping twice, or before the start, is allowed."""
         self._stopped = self._stopping = True
         if self._alarm is not None:
             self._alarm.cancel()
@@ -52,7 +52,7 @@ class PeriodicService:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def wake(self) -> None:
-        """Have a round now, or once more after the one under way."""
+        """Run a round now, or once more after the current one."""
         self._woken = True
         if not self._stopped and self._task is None:
             if self._alarm is not None:
@@ -64,11 +64,11 @@ class PeriodicService:
         raise NotImplementedError
 
     def goes_on(self) -> bool:
-        """Tell whether a round under way may go on; a stop need not wait for all of it."""
+        """Return whether the current round may continue; a stop does not wait for all of it."""
         return not self._stopping
 
     async def forget(self, queue: Queue, state: State, *, limit: int | None = None, before_ms: int | None = None) -> None:
-        """Forget finished jobs of a queue, oldest first."""
+        """Remove finished jobs of a queue, oldest first."""
         await move_many(
             self._engine,
             queue.key,

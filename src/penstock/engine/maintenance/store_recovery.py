@@ -6,12 +6,12 @@ from penstock.engine.maintenance.service import PeriodicService
 
 
 class StoreRecovery(PeriodicService):
-    """Gets the store out of trouble: looks for free space, or opens the files again."""
+    """Recovers the store: looks for free space, or opens the files again."""
 
     every_ms = 1_000
 
     async def run_once(self) -> None:
-        """Heal the store if it needs it."""
+        """Recover the store if it needs it."""
         status = self._engine.store.status()
         was_in_trouble = status.error is not None
         if (was_in_trouble or status.reserve_short) and await self._engine.store.heal() and was_in_trouble:

@@ -1,4 +1,4 @@
-"""The callers of one hot queue, served from its ready list."""
+"""The claims at one hot queue, served from its ready list."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ListedClaim(NamedTuple):
 
 
 class ClaimQueue:
-    """Claims wait in order; the jobs that they want together are taken from the list at once."""
+    """Claims wait in order; the jobs for all of them are taken from the list at once."""
 
     def __init__(self, path: CacheContext, queue: Queue) -> None:
         self._path = path
@@ -49,7 +49,7 @@ class ClaimQueue:
             self._serving = asyncio.get_running_loop().create_task(self._serve(), name="penstock-fast-line")
 
     async def close(self) -> None:
-        """Wait until those who are in line are served, and for what is being fetched."""
+        """Wait until all claims in line are served, and until fetching ends."""
         if self._serving is not None:
             await asyncio.gather(self._serving, return_exceptions=True)
         await self.prefetcher.close()
@@ -57,7 +57,7 @@ class ClaimQueue:
     async def _serve(self) -> None:
         try:
             while self._waiting:
-                await settle(1)  # more may come in this very turn
+                await settle(1)  # more claims may come in this turn of the event loop
                 claims = [each for each in self._waiting if not each.claim.future.done()]
                 self._waiting = []
                 try:
@@ -66,7 +66,7 @@ class ClaimQueue:
                     self._path.failed()
                     self._leave_to_the_database(claims)
                     return
-                except PenstockError as error:  # the database is in trouble
+                except PenstockError as error:  # the database has failed
                     for claim, _ in claims:
                         if not claim.future.done():
                             claim.future.set_exception(error)
@@ -88,7 +88,7 @@ class ClaimQueue:
         self._waiting = []
 
     async def _hand_out(self, claims: list[ListedClaim]) -> list[ListedClaim]:
-        """Serve callers from the list; return those to be tried again."""
+        """Serve claims from the list; return those that are to be tried again."""
         wanted = min(sum(claim.count for claim, _ in claims), limits.claim_jobs_max)
         if not wanted:
             return []
@@ -108,10 +108,10 @@ class ClaimQueue:
         if shares and not overtaken:
             caller, share = shares[-1]
             missing = min(caller.claim.count, limits.claim_jobs_max) - len(share)
-            # Nobody gets less than they want because of where the list happens to end.
+            # No claim gets fewer jobs than it asked for only because the list ends there.
             if missing:
                 share += await self._top_up(missing, lease_ms)
-        if self._path.generation != generation:  # given up meanwhile, and written down what of it was handed out: not this
+        if self._path.generation != generation:  # given up meanwhile: its hand-outs are recorded, these are not
             self._leave_to_the_database(claims)
             return []
         self._give(shares)
@@ -126,24 +126,24 @@ class ClaimQueue:
         return unserved
 
     async def _top_up(self, missing: int, lease_ms: int) -> list[Delivery]:
-        """Get some more for a caller who has some already, and keeps them if that fails."""
+        """Get more jobs for a claim that has some already. If that fails, the claim keeps what it has."""
         try:
             if await self.prefetcher.fetch_now(missing, is_empty=not self.prefetcher.depth):
                 return (await self._pop(missing, lease_ms))[0]
         except FastPathFailed:
             self._path.failed()
-        except PenstockError:  # the database is in trouble: whoever comes next is told
+        except PenstockError:  # the database has failed: the next claim gets the error
             pass
         return []
 
     async def _pop(self, count: int, lease_ms: int) -> tuple[list[Delivery], bool]:
-        """Take jobs from the list, and tell whether a better one is in the database."""
+        """Take jobs from the list, and return whether a better one is in the database."""
         taken = await self._path.lists.pop(self._path.generation, self.number, count)
         self.prefetcher.depth = taken.left
         return self._deliverable(taken.jobs, lease_ms), taken.overtaken
 
     def _deliverable(self, jobs: list[Delivery], lease_ms: int) -> list[Delivery]:
-        """Leave out what cannot be handed out any more: it goes back to the database."""
+        """Leave out jobs that cannot be handed out any more: they are returned to the database."""
         now, steady = self._path.clock.now_ms(), self._path.clock.steady_ms()
         good: list[Delivery] = []
         bad: list[Delivery] = []
@@ -155,7 +155,7 @@ class ClaimQueue:
         return good
 
     def _return(self, jobs: list[Delivery]) -> None:
-        """Give jobs their old places in the database back."""
+        """Return jobs to their old places in the database."""
         if jobs:
             self._path.engine.run_unheard(TakeBack([(job.id, job.token) for job, _ in jobs]))
 
@@ -163,21 +163,21 @@ class ClaimQueue:
         path, at = self._path, At(self._path.clock.now_ms(), self._path.clock.steady_ms())
         given = 0
         for (claim, asked_ms), share in shares:
-            if claim.future.done():  # it left meanwhile
+            if claim.future.done():  # its caller left meanwhile
                 self._return(share)
                 continue
             given += len(share)
             for job, _ in share:
                 lease_ms = path.lease_of(self.key, asked_ms, job)
                 path.handed.add(job.token, UnconfirmedLease(job.id, at, lease_ms, claim.owner))
-                job.started_at, job.lease_ms = at.now_ms, lease_ms  # what its worker is told
+                job.started_at, job.lease_ms = at.now_ms, lease_ms  # as the worker gets it
             claim.future.set_result(share)
         path.count(given)
         self.prefetcher.count(given)
 
 
 def _shares(claims: list[ListedClaim], jobs: list[Delivery]) -> list[tuple[ListedClaim, list[Delivery]]]:
-    """Divide jobs among claims, first come first served."""
+    """Divide jobs among claims, in the order of the claims."""
     shares: list[tuple[ListedClaim, list[Delivery]]] = []
     given = 0
     for each in claims:

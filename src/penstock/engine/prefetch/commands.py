@@ -1,4 +1,4 @@
-"""The verbs of the fast path. Doors do not know them."""
+"""The commands of the fast path. Doors do not use them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def lists_of(work: UnitOfWork) -> ReadyLists:
-    """Return the ready lists of the store that a unit of work is about. Only a store that has them has a ready cache."""
+    """Return the ready lists of the store of a unit of work. Only a store that has them has a ready cache."""
     lists = work.tx.ready_lists
     if lists is None:
         raise RuntimeError("This store has no ready lists.")
@@ -31,26 +31,27 @@ def lists_of(work: UnitOfWork) -> ReadyLists:
 
 
 def may_be_hot(settings: QueueSettings) -> bool:
-    """Tell whether jobs of a queue may be set aside: with a limit, each claim has to be weighed on its own."""
+    """Return whether jobs of a queue may be set aside: if the queue has a limit, each claim is checked on its own."""
     is_limited = settings.rate_limit is not None or settings.concurrency is not None or settings.limits_groups
     return not settings.paused and not is_limited and settings.stall.enabled
 
 
 class SetAside(NamedTuple):
-    """What was set aside for a ready list."""
+    """Jobs that were set aside for a ready list."""
 
     jobs: list[Delivery]
     generation: int
-    epoch: int | None  #: of the list; None if there is none any more
-    announced: bool = False  #: nothing was set aside yet, but the list is announced: ask again
+    epoch: int | None  #: epoch of the list; None if the list does not exist any more
+    announced: bool = False  #: nothing was set aside yet, but the list is announced: repeat the command
 
 
 class Prefetch(QueueCommand[SetAside]):
-    """Set up to ``count`` jobs aside, the best there are, for at least ``lease_ms``.
+    """Set up to ``count`` jobs aside, the first ones in order, for at least ``lease_ms``.
 
-    A list must be announced before anything is set aside for it: ``SetAside.announced``. Otherwise a push could be committed
-    after the jobs were read and before the list is known: it would not be on the list, and would not make an offer.
-    ``is_empty``: the list has nothing left; if there is nothing to fetch either, it is given up.
+    A list must be announced before anything is set aside for it: see ``SetAside.announced``. Otherwise a push could be
+    committed after the jobs were read and before the list is known. That job would not be on the list, and would not make an
+    offer. A queue whose list was lost gets a new one when the jobs of the lost list are back, because they come first.
+    ``is_empty``: the list has no jobs left; if there is nothing to fetch either, it is removed.
     """
 
     __slots__ = ("count", "is_empty", "lease_ms")
@@ -62,12 +63,12 @@ class Prefetch(QueueCommand[SetAside]):
         self.is_empty = is_empty
 
     def needed_queues(self) -> Iterable[QueueKey]:
-        """Return none: there is nothing to set aside of a queue that is on another shard."""
+        """Return no queue: if the queue is on another shard, there is nothing to set aside here."""
         return ()
 
 
 class TakeBack(Command[None]):
-    """Jobs of a ready list are not wanted any more, by id and token: they get their old places back, and the list is gone."""
+    """Take jobs of a ready list back, by id and token: they return to their old places, and the list is removed."""
 
     __slots__ = ("epoch", "holds", "queue_number")
 
@@ -78,7 +79,7 @@ class TakeBack(Command[None]):
 
 
 class RecordLeases(Command[None]):
-    """Write down who has what was handed out, by token."""
+    """Record which worker has each job that was handed out, by token."""
 
     __slots__ = ("handed",)
 
@@ -87,7 +88,7 @@ class RecordLeases(Command[None]):
 
 
 class Abandon(Command[bool]):
-    """Give up a generation of ready lists, if it has any; tells whether it did."""
+    """Give up a generation of ready lists, if it has any; answers whether it did."""
 
     __slots__ = ("generation",)
 
@@ -96,13 +97,13 @@ class Abandon(Command[bool]):
 
 
 class Reclaim(Command[int]):
-    """Release some of what was on lists that were lost, once it is known what of it was handed out; answers how many."""
+    """Release some jobs of lost ready lists, when it is known which of them were handed out; answers how many."""
 
     __slots__ = ()
 
 
 class Noted(Command[None]):
-    """The store knows who has what this server has handed out in generations before this one."""
+    """Record that this server has recorded all leases that it handed out in generations before this one."""
 
     __slots__ = ("generation",)
 
@@ -111,7 +112,7 @@ class Noted(Command[None]):
 
 
 class Look(Command[None]):
-    """Learn which generation of lists there is: every transaction does."""
+    """Read the current generation of ready lists. Every transaction reads it."""
 
     __slots__ = ()
 
@@ -141,7 +142,7 @@ async def prefetch(engine: EngineContext, work: UnitOfWork, commands: Sequence[P
             epoch = lists.hot.get(queue.number)
             if epoch is not None:
                 found = await _set_aside(work, command, queue, epoch)
-            elif may_be_hot(queue.settings):
+            elif may_be_hot(queue.settings) and queue.number not in lists.lost:
                 found = found._replace(announced=await _announce(engine, work, queue))
         work.answer(command, found)
 
@@ -156,7 +157,7 @@ async def _announce(engine: EngineContext, work: UnitOfWork, queue: Queue) -> bo
 
 
 async def _set_aside(work: UnitOfWork, command: Prefetch, queue: Queue, epoch: int) -> SetAside:
-    """Lease the best jobs for a ready list that was announced before this transaction."""
+    """Lease the first jobs in order for a ready list that was announced before this transaction."""
     lists = lists_of(work)
     jobs: list[Delivery] = []
     await work.flush()
@@ -177,7 +178,7 @@ async def _set_aside(work: UnitOfWork, command: Prefetch, queue: Queue, epoch: i
 
 
 async def _still_here(work: UnitOfWork, job_id: int) -> Job | None:
-    """Return a job, unless its queue is on its way to another shard: there its lease ends, or its worker settles it."""
+    """Return a job, unless its queue is moving to another shard. There its lease expires, or its worker settles it."""
     try:
         return await work.known(job_id)
     except QueueMoving:
@@ -185,7 +186,7 @@ async def _still_here(work: UnitOfWork, job_id: int) -> Job | None:
 
 
 async def take_back(_engine: EngineContext, work: UnitOfWork, commands: Sequence[TakeBack]) -> None:
-    """Apply a batch of returns."""
+    """Apply a batch of jobs that are taken back."""
     await work.prefetch([job_id for command in commands for job_id, _ in command.holds])
     for command in commands:
         for job_id, token in command.holds:
@@ -236,13 +237,13 @@ async def reclaim(engine: EngineContext, work: UnitOfWork, commands: Sequence[Re
 
 
 async def noted(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Noted]) -> None:
-    """Let the others know that they need not wait for this server."""
+    """Record that the other servers need not wait for this one."""
     for command in commands:
         await lists_of(work).generation_noted(command.generation)
         work.answer(command, None)
 
 
 async def look(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Look]) -> None:
-    """Nothing to do: the beginning of the transaction has read it."""
+    """Answer the commands. The start of the transaction has read the generation."""
     for command in commands:
         work.answer(command, None)

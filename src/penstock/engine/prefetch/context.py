@@ -1,4 +1,7 @@
-"""What the parts of a ready cache know of it. ``ReadyCache`` is made of them and imports them, so they must not import it."""
+"""What the parts of a ready cache use of it.
+
+``ReadyCache`` is made of them and imports them, so they must not import it.
+"""
 
 from __future__ import annotations
 
@@ -55,10 +58,10 @@ class CacheContext(Protocol):
         """Run a task that ``close`` waits for."""
 
     def put_back(self, claim: Claim, /) -> None:
-        """Have the store serve a claim."""
+        """Let the store serve a claim."""
 
     def leave_list(self, line: HotQueue, claims: list[Claim], /) -> None:
-        """Have the store serve claims of a queue, without its list."""
+        """Let the store serve claims of a queue, without its list."""
 
     def forget(self, line: HotQueue, /) -> None:
         """Record that a queue is not hot any more."""
@@ -73,10 +76,10 @@ class CacheContext(Protocol):
         """Return a name for the holder of a lock."""
 
     def worked(self) -> None:
-        """Record that a list was filled and used without trouble."""
+        """Record that a list was filled and used without an error."""
 
     def failed(self) -> None:
-        """Give up the lists: Redis fails, or has lost something."""
+        """Give up the lists, because Redis fails or has lost data."""
 
     async def cool(self) -> None:
-        """Take back the lists that nobody uses."""
+        """Take back the lists that are not used any more."""

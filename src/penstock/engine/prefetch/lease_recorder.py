@@ -1,4 +1,4 @@
-"""Leases of what is on ready lists, or was handed out from them: who has what, until when, and what nobody has."""
+"""Leases of jobs that are on ready lists, or were handed out from them: which worker has each job, and until when."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LeaseRecorder(PeriodicService):
-    """Writes down who has what was handed out, takes back what nobody wants, and releases what was lost with a generation."""
+    """Records the leases of jobs that were handed out, takes back unused lists, and releases the jobs of lost generations."""
 
     every_ms = 500
 
@@ -38,7 +38,7 @@ class LeaseRecorder(PeriodicService):
             self._path.failed()
 
     def hurry(self, generation: int) -> None:
-        """Write down at once what was handed out in generations before this one, then that this is done."""
+        """Record at once what was handed out in generations before this one. Then record that this is done."""
         self._path.start(self._note_all(generation), "penstock-hurry")
 
     async def _note_all(self, generation: int) -> None:
@@ -46,7 +46,7 @@ class LeaseRecorder(PeriodicService):
         await self._engine.run(Noted(generation))
 
     async def note(self, beyond_ms: int) -> None:
-        """Write down everything that was handed out by now, or as many ms ago."""
+        """Record all leases that were handed out up to a moment: now, plus ``beyond_ms`` (negative: earlier)."""
         handed = self._path.handed
         while some := handed.older_than(self._engine.clock.steady_ms() + beyond_ms, limits.slice_jobs_max):
             await self._engine.run(RecordLeases(some))

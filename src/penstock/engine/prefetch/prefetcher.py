@@ -1,4 +1,4 @@
-"""The prefetcher: keeps the ready list of one hot queue filled with as much as is wanted."""
+"""The prefetcher: keeps enough jobs on the ready list of one hot queue."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ if TYPE_CHECKING:
 
 
 class Prefetcher:
-    """One per line."""
+    """The prefetcher of one ``ClaimQueue``."""
 
     def __init__(self, path: CacheContext, queue: Queue) -> None:
         self._path = path
         self._key = queue.key
         self._number = queue.number
-        self.epoch: int | None = path.engine.hot.get(queue.number)  #: of the list; None if there is none
-        self.depth = 0  #: jobs on the list, as far as we know
-        self._lease_ms = 0  #: the longest lease that was asked for
+        self.epoch: int | None = path.engine.hot.get(queue.number)  #: epoch of the list; None if there is none
+        self.depth = 0  #: jobs on the list, as far as this server knows
+        self._lease_ms = 0  #: the longest lease that a claim asked for
         self._fetching: asyncio.Task[bool] | None = None
         self._fills = 0
-        self._rate = 0.0  #: jobs handed out by this server per ms, lately
+        self._rate = 0.0  #: jobs handed out by this server per ms, in recent time
         self._counted_at = path.clock.steady_ms()
         self._counted = 0
 
     async def close(self) -> None:
-        """Wait for what is being fetched."""
+        """Wait until fetching ends."""
         if self._fetching is not None:
             await asyncio.gather(self._fetching, return_exceptions=True)
 
     def last_for(self, lease_ms: int) -> None:
-        """What is set aside from now on must last for a lease of this length (ms)."""
+        """Make jobs that are set aside from now on last for a lease of this length (ms)."""
         self._lease_ms = max(self._lease_ms, lease_ms)
 
     def count(self, given: int) -> None:
-        """Keep track of how much is wanted: hear of jobs that were handed out."""
+        """Count jobs that were handed out, to measure the demand."""
         self._counted += given
         steady = self._path.clock.steady_ms()
         if steady - self._counted_at >= limits.fast_rate_ms:
@@ -50,17 +50,17 @@ class Prefetcher:
             self._counted, self._counted_at = 0, steady
 
     def _enough(self) -> int:
-        """Return how many should be on the list: what is wanted within a moment."""
+        """Return how many jobs should be on the list: the demand of a short time."""
         rate = max(self._rate, self._counted / limits.fast_rate_ms)
         return max(limits.fast_jobs_min, min(limits.fast_jobs_max, int(rate * limits.fast_ahead_ms)))
 
     @property
     def is_low(self) -> bool:
-        """Tell whether more should be on the list."""
+        """Return whether more jobs should be on the list."""
         return self.depth < self._enough() // 2
 
     def fetch_soon(self) -> None:
-        """Fetch, while what is there is handed out."""
+        """Start fetching, while the jobs on the list are handed out."""
         if self._fetching is None:
             self._fetching = asyncio.get_running_loop().create_task(self._fetch(0, is_empty=False), name="penstock-prefetch")
             self._fetching.add_done_callback(self._fetched)
@@ -71,31 +71,31 @@ class Prefetcher:
             self._path.failed()
 
     async def fetch_now(self, wanted: int, *, is_empty: bool) -> bool:
-        """Fetch, or wait for who fetches; tell whether to look at the list again."""
+        """Fetch, or wait for a fetch in progress. Return whether to read the list again."""
         if self._fetching is not None:
             await asyncio.wait([self._fetching])
             return True
         return await self._fetch(wanted, is_empty=is_empty)
 
     async def _fetch(self, wanted: int, *, is_empty: bool) -> bool:
-        """Have jobs set aside, at least as many as are wanted, and put them on the list.
+        """Set jobs aside, at least as many as are wanted, and put them on the list.
 
-        False: there is nothing on it, and nothing to put there.
+        False: the list is empty, and there are no jobs for it.
         """
         path = self._path
         holder = path.new_holder()
         plan = await path.lists.plan(path.generation, self._number, holder)
-        if plan is None:  # another server is at it
+        if plan is None:  # another server is fetching
             await pause(path.clock, limits.fast_pause_ms)
             return await self._fetch(wanted, is_empty=is_empty) if self.epoch is None else True
-        if is_empty and plan.length:  # and it just was
+        if is_empty and plan.length:  # another server has just filled it
             await path.lists.unlock(path.generation, self._number, holder)
             return True
         count = max(self._enough() - plan.length, limits.fast_jobs_min, wanted)
         command = Prefetch(self._key, count, self._lease_ms + limits.fast_margin_ms, is_empty=is_empty)
         try:
             found = await path.engine.run(command)
-            if found.announced:  # every push from now on makes an offer, and every earlier one is seen
+            if found.announced:  # every later push makes an offer, and every earlier push is seen
                 found = await path.engine.run(
                     Prefetch(self._key, count, self._lease_ms + limits.fast_margin_ms, is_empty=is_empty)
                 )
@@ -110,7 +110,7 @@ class Prefetcher:
         if found.generation == path.generation:
             now = path.clock.steady_ms()
             length = await path.lists.fill(path.generation, self._number, plan, found.jobs, now_ms=now)
-        if length is None:  # given up, or taken back, meanwhile
+        if length is None:  # the list was given up, or taken back, meanwhile
             await path.engine.run(TakeBack([(job.id, job.token) for job, _ in found.jobs]))
             self.epoch = None
             return True

@@ -1,4 +1,4 @@
-"""The fast path of one engine: which queues are hot, and who serves them."""
+"""The fast path of one engine: which queues are hot, and what serves their claims."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ log = structlog.get_logger("penstock.fast")
 
 
 class ReadyCache:
-    """The ready lists of one engine. ``hot_jobs``: claimed within a second, and still waiting, make a queue hot."""
+    """The ready lists of one engine.
+
+    ``hot_jobs``: a queue is hot if so many jobs were claimed within a second, and still wait.
+    """
 
     def __init__(self, engine: EngineContext, lists: ReadyLists, *, hot_jobs: int) -> None:
         self._hot_jobs = hot_jobs
@@ -47,18 +50,18 @@ class ReadyCache:
         self.daemon = LeaseRecorder(self)
         self.lent = 0  #: jobs handed out from lists since the start
         self._lines: dict[QueueKey, ClaimQueue] = {}
-        self.lost: Collection[int] = ()  #: queues whose list was lost, as of our latest transaction
+        self.lost: Collection[int] = ()  #: queues whose list was lost, as of this server's latest transaction
         self._recovery = Recovery(self)
-        self._heat: dict[QueueKey, tuple[int, int]] = {}  #: when counting began, and how many were claimed since
+        self._heat: dict[QueueKey, tuple[int, int]] = {}  #: start of the count, and number of jobs claimed since
         self._giving_up: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Longer than the grace, so that what was set aside has time to come back, however often lists fail.
+        #: Longer than the grace period, so that jobs that were set aside can return, however often lists fail.
         self._rest = Breaker(engine.clock, rest_ms=limits.fast_rest_ms, rest_ms_max=limits.fast_rest_ms_max)
 
     # Claims.
 
     def stage(self, following: Submit) -> Submit:
-        """Return what serves claims at hot queues from lists, and gives all other commands to ``following``."""
+        """Return a function that serves claims at hot queues from lists, and passes all other commands to ``following``."""
 
         def fast(command: Command[Any]) -> asyncio.Future[Any]:
             if self._lines and type(command) is Claim:
@@ -83,13 +86,13 @@ class ReadyCache:
         return lease_ms if 0 < lease_ms <= limits.fast_lease_ms_max else None
 
     def lease_of(self, key: QueueKey, asked_ms: int, job: Job) -> int:
-        """Return the length of the lease (ms) that a claim gets a job with. ``asked_ms``: that of the claim."""
+        """Return the length of the lease (ms) of a job for a claim. ``asked_ms``: the length that the claim asked for."""
         queue = self.engine.store.queue_find(key)
         return asked_ms if queue is None else lease_ms_of(queue, asked_ms, job)
 
     @staticmethod
     def serves(work: UnitOfWork, queue: Queue) -> bool:
-        """Tell whether a queue has a ready list, or has lost it. Then its claims are for ``serve``.
+        """Return whether a queue has a ready list, or has lost it. Then ``serve`` takes its claims.
 
         The store serves no claim as long as a job that was on a list comes before the others.
         """
@@ -97,7 +100,7 @@ class ReadyCache:
         return queue.number in lists.hot or queue.number in lists.lost
 
     def serve(self, work: UnitOfWork, queue: Queue, newcomers: Sequence[Claim]) -> None:
-        """Take over the claims of such a queue, once the work is committed."""
+        """Take over the claims of such a queue when the work is committed."""
         take_over = self._recovery.hold if queue.number in lists_of(work).lost else self._take_over
         work.after_commit.append(partial(take_over, queue, list(newcomers)))
 
@@ -117,7 +120,7 @@ class ReadyCache:
             self.start(self._serve_without_list(queue.key, unsuited), "penstock-fast-clear")
 
     async def _serve_without_list(self, key: QueueKey, claims: list[Claim]) -> None:
-        """Take the list of a queue back, and have the database serve callers: what is on the list stands before the rest."""
+        """Take the list of a queue back, because its jobs come before the others, and let the database serve claims."""
 
         def serve() -> None:
             for claim in claims:
@@ -129,12 +132,12 @@ class ReadyCache:
         serve()
 
     def leave_list(self, line: HotQueue, claims: list[Claim]) -> None:
-        """Have the database serve callers of a line, without the list."""
+        """Let the database serve claims of a queue, without the list."""
         self.forget(line)
         self.start(self._serve_without_list(line.key, claims), "penstock-fast-clear")
 
     def start(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Do something in the background; ``close`` waits for it."""
+        """Run a task in the background; ``close`` waits for it."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -145,12 +148,15 @@ class ReadyCache:
             log.error("a task of the fast path failed", task=task.get_name(), exc_info=error)
 
     def put_back(self, claim: Claim) -> None:
-        """Have the database serve a caller after all."""
+        """Let the database serve a claim."""
         claim.state.skip_ready_list()
         self.engine.put_back(claim)
 
     def warm(self, work: UnitOfWork, queue: Queue, claimed: int) -> None:
-        """Count jobs that were claimed from the database; a queue that gives many and has more gets a ready list."""
+        """Count jobs that were claimed from the database.
+
+        A queue from which many are claimed, and that has more, gets a list.
+        """
         lists = lists_of(work)
         if queue.number not in lists.hot:
             lists.claims_unlisted(queue.number)
@@ -189,13 +195,13 @@ class ReadyCache:
         return line
 
     def forget(self, line: HotQueue) -> None:
-        """A queue is not hot any more."""
+        """Record that a queue is not hot any more."""
         if self._lines.get(line.key) is line:
             del self._lines[line.key]
             self._heat.pop(line.key, None)
 
     def worked(self) -> None:
-        """A list was filled, and some of what was on one before was handed out since: all is well."""
+        """Record that a list was filled, and that jobs of an earlier one were handed out since: Redis works."""
         self._rest.worked()
 
     def count(self, given: int) -> None:
@@ -209,19 +215,19 @@ class ReadyCache:
         return f"{random_name():016x}"
 
     def depth(self, key: QueueKey) -> int:
-        """Return how many jobs are on the ready list of a queue, as far as this server knows."""
+        """Return the number of jobs on the ready list of a queue, as far as this server knows."""
         line = self._lines.get(key)
         return 0 if line is None else line.prefetcher.depth
 
     # Order.
 
     async def offer(self, work: UnitOfWork) -> None:
-        """Before a commit is answered that made jobs ready in hot queues: have nothing behind them handed out.
+        """Make sure that ready lists hand out no job that comes after jobs which a commit made ready in hot queues.
 
-        What is on the list of a queue whose settings were changed is taken back.
+        Called before the commit is answered. The ready list of a queue whose settings were changed is taken back.
         """
-        for key in work.reconfigured:  # from the answer on, it may be paused, or limited
-            await self.clear(key, soon=True)  # this holds up the very lane in which it is done
+        for key in work.reconfigured:  # from the answer on, the queue may be paused, or limited
+            await self.clear(key, soon=True)  # waiting would block the lane that runs it
         best: dict[int, str] = {}
         lists = lists_of(work)
         hot = set(lists.heated)
@@ -240,7 +246,10 @@ class ReadyCache:
     # Taking back.
 
     async def pull_out(self, generation: int, queue: int, jobs: Sequence[Job]) -> set[int]:
-        """Take some jobs off a ready list; return the ids of those that were on it. If Redis fails, somebody may have them."""
+        """Take some jobs off a ready list; return the ids of those that were on it.
+
+        If Redis fails, a worker may have them.
+        """
         try:
             return await self.lists.remove(generation, queue, jobs)
         except FastPathFailed:
@@ -248,7 +257,7 @@ class ReadyCache:
             return set()
 
     async def clear(self, key: QueueKey, *, soon: bool = False, then: Callable[[], None] | None = None) -> None:
-        """Take everything back from the ready list of a queue, whichever server has filled it, as far as Redis answers.
+        """Take all jobs back from the ready list of a queue, whichever server has filled it, as far as Redis answers.
 
         ``soon``, ``then``: see ``take_back``.
         """
@@ -258,8 +267,8 @@ class ReadyCache:
                 await self.take_back(queue.number, self.engine.hot.get(queue.number), soon=soon, then=then)
             except FastPathFailed:
                 self.failed()
-            except PenstockError as error:  # the database is in trouble: their leases will run out
-                log.warning("what was on a ready list could not be taken back", queue=key, error=str(error))
+            except PenstockError as error:  # the database has failed: the leases of the jobs expire
+                log.warning("the jobs of a ready list could not be taken back", queue=key, error=str(error))
 
     async def take_back(
         self,
@@ -270,10 +279,10 @@ class ReadyCache:
         soon: bool = False,
         then: Callable[[], None] | None = None,
     ) -> bool:
-        """Take everything from a ready list, unless it was filled since; tell whether it was done.
+        """Take all jobs from a ready list, unless it was filled since; return whether it was done.
 
-        Nothing of it is handed out any more when this returns. ``soon``: it need not be in line again by then. ``then``: what
-        it asks the engine for is done in the same transaction, where nobody can have made the list again.
+        No job of it is handed out any more when this returns. ``soon``: do not wait until the jobs are back in the queue.
+        ``then``: commands that it submits run in the same transaction, where no server can have made the list again.
         """
         holder = self.new_holder()
         before = self.clock.steady_ms() + limits.HOUR_MS if filled_before_ms is None else filled_before_ms
@@ -292,11 +301,11 @@ class ReadyCache:
         return True
 
     def _unlock_soon(self, generation: int, number: int, holder: str) -> None:
-        # A lock that is not given back runs out.
+        # A lock that is not released expires.
         self.start(self.lists.unlock(generation, number, holder), "penstock-fast-unlock")
 
     async def cool(self) -> None:
-        """Take back what nobody wants any more."""
+        """Take back lists that are not used any more."""
         idle = self.clock.steady_ms() - limits.fast_idle_ms
         hot = dict(self.engine.hot)
         ours = {line.number: line for line in self._lines.values()}
@@ -306,7 +315,7 @@ class ReadyCache:
                 if taken and number in ours:
                     self.forget(ours[number])
 
-    # Trouble.
+    # Failures.
 
     @property
     def is_reachable(self) -> bool:
@@ -315,11 +324,11 @@ class ReadyCache:
 
     @property
     def rests(self) -> bool:
-        """Tell whether ready lists are done without right now, because there was trouble with them."""
+        """Return whether no ready lists are used for now, because they failed."""
         return self._rest.is_open or self.lists.link.breaker.is_open
 
     def failed(self) -> None:
-        """Redis is in trouble, or has lost something: nobody can be sure of what it has."""
+        """Give up the lists, because Redis fails or has lost data: its contents are uncertain."""
         if not self._rest.is_open:
             self._rest.failed()
         for line in list(self._lines.values()):
@@ -330,16 +339,16 @@ class ReadyCache:
     async def _give_up(self) -> None:
         try:
             if await self.engine.run(Abandon(self.generation)):
-                log.warning("the ready lists are given up; what was on them comes back", generation=self.generation)
+                log.warning("the ready lists are given up; their jobs return to the queues", generation=self.generation)
         except PenstockError:
-            pass  # the leases of what was set aside will run out
+            pass  # the leases of the jobs that were set aside expire
         finally:
             self._giving_up = None
 
     def saw(self, work: UnitOfWork) -> None:
-        """Hear of every commit: somebody may have given up the lists."""
+        """Handle a commit: it shows whether a server has given up the lists."""
         lists = lists_of(work)
-        if lists.generation >= self.generation:  # of two that were under way together, either may end first
+        if lists.generation >= self.generation:  # of two transactions in progress, either may end first
             self.engine.hot = lists.hot
             self.lost = lists.lost
         if lists.generation > self.generation:
@@ -349,11 +358,14 @@ class ReadyCache:
             self.daemon.hurry(self.generation)
 
     def heard(self) -> None:
-        """Look whether lists were lost: another server may have said so."""
+        """Check whether lists were lost, because another server may have given them up."""
         self.engine.run_unheard(Look())
 
     async def close(self) -> None:
-        """Say who has what was handed out. What is on lists is for the other servers, or comes back by itself."""
+        """Record the leases of jobs that were handed out.
+
+        The jobs on lists are for the other servers, or their leases expire.
+        """
         await self.daemon.stop()
         for line in list(self._lines.values()):
             await line.close()

@@ -1,4 +1,4 @@
-"""Queues whose ready list was lost: nobody is served until what was on it is back in its place in line."""
+"""Queues whose ready list was lost: no claim is served until the jobs of the list are back at their places in the queue."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class Recovery:
-    """Holds callers of such queues. That takes as long as all servers need to write down what they have handed out.
+    """Holds claims at such queues, until all servers have recorded what they handed out.
 
-    One that has died, or does not reach the database, is not waited for longer than ``limits.fast_grace_ms``.
+    A server that has died, or does not reach the database, is waited for no longer than ``limits.fast_grace_ms``.
     """
 
     def __init__(self, path: CacheContext) -> None:
@@ -30,14 +30,14 @@ class Recovery:
         self._closed = False
 
     def hold(self, queue: Queue, claims: list[Claim]) -> None:
-        """Have callers served when their queue is whole again. Those who wait in the room stay there."""
+        """Hold claims until their queue is complete again. Claims that wait in ``ClaimWaiters`` stay there."""
         self._held += [(queue.number, claim) for claim in claims]
         if not self._running:
             self._running = True
             self._path.start(self._recover(), "penstock-fast-recovery")
 
     def close(self) -> None:
-        """Stop waiting; those who are held are answered with nothing."""
+        """Stop waiting; claims that are held are answered without a job."""
         self._closed = True
 
     async def _recover(self) -> None:
@@ -45,7 +45,7 @@ class Recovery:
             while not self._closed:
                 try:
                     await self._path.engine.run(Reclaim())
-                except PenstockError:  # the callers are told what is wrong
+                except PenstockError:  # the claims get the error when they are run
                     break
                 self._let_go(self._path.lost)
                 if not self._held:

@@ -1,4 +1,4 @@
-"""What this server has handed out from ready lists, until the database knows who has it."""
+"""Leases that this server has handed out from ready lists and the database does not know yet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class At(NamedTuple):
     steady_ms: int
 
     def serial(self) -> int:
-        """Nothing can be numbered in the past."""
+        """Raise NotImplementedError: serials cannot be made for the past."""
         raise NotImplementedError
 
 
@@ -32,7 +32,7 @@ class UnconfirmedLease(NamedTuple):
 
 
 class UnconfirmedLeases:
-    """By lease token."""
+    """The leases, by token."""
 
     def __init__(self) -> None:
         self._by_token: dict[int, UnconfirmedLease] = {}
@@ -44,11 +44,11 @@ class UnconfirmedLeases:
         return token in self._by_token
 
     def add(self, token: int, handed: UnconfirmedLease) -> None:
-        """Remember a job that was handed out."""
+        """Add a job that was handed out."""
         self._by_token[token] = handed
 
     def older_than(self, steady_ms: int, limit: int) -> dict[int, UnconfirmedLease]:
-        """Return some that were handed out before a moment, oldest first, by token."""
+        """Return some leases that were handed out before a moment, oldest first, by token."""
         found: dict[int, UnconfirmedLease] = {}
         for token, handed in self._by_token.items():
             if handed.at.steady_ms >= steady_ms or len(found) >= limit:
@@ -57,15 +57,15 @@ class UnconfirmedLeases:
         return found
 
     def forget(self, token: int) -> None:
-        """Forget a job that the database knows all about."""
+        """Remove a lease that the database knows."""
         self._by_token.pop(token, None)
 
     def begin(self, work: UnitOfWork, job: Job) -> None:
-        """A worker speaks of a job it has. If that was set aside, write down that it has it, since when, and for how long."""
+        """Record the lease of a job that its worker settles or renews, if the job was set aside: start and length."""
         if job.started_at is not None:
             return
         handed = self._by_token.get(job.token)
-        if handed is None:  # handed out by another server: since it was set aside is the closest we know
+        if handed is None:  # another server handed it out: the time it was set aside is the best known start
             aside = work.steady_ms if job.lease_until is None else min(work.steady_ms, job.lease_until - job.lease_ms)
             work.begin(job, job.lease_ms, At(time_of(job.token), aside))
         else:

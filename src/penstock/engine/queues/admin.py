@@ -1,7 +1,8 @@
-"""What is done to whole queues: settings, and moving or removing many jobs at once.
+"""Operations on whole queues: settings, and moving or removing many jobs at once.
 
-Whatever may touch a million jobs is done in slices, each a command of its own, so that other work goes on between them. It
-concerns the jobs that were there when it began; a crash in the middle leaves the rest untouched, never half a job.
+An operation that may change a million jobs runs in slices, each a command of its own, so that other work is done in between.
+It concerns the jobs that existed when it began. A crash in the middle leaves the remaining jobs unchanged; no job is changed
+in part.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
     from penstock.engine.unit_of_work import UnitOfWork
 
 
-#: All states in the order in which jobs go through them: what moves on while a long removal is under way is still met. Those
-#: that wait for others come first, because the end of these may be what lets them go on. What goes back (a worker fails while
-#: it goes on) is met by another pass.
+#: All states in the order in which jobs go through them, so that jobs that move forward during a long removal are still
+#: found. Jobs that wait for others come first, because the end of the others may let them continue. Jobs that move back (a
+#: worker fails during the removal) are found by another pass.
 _ALONG_THEIR_WAY: Final = (
     State.WAITING_CHILDREN,
     State.DELAYED,
@@ -41,15 +42,14 @@ _ALONG_THEIR_WAY: Final = (
     State.COMPLETED,
     State.DEAD,
 )
-#: So often at most: a job would have to be taken and to fail once in each.
+#: Maximum number of passes: to escape, a job would have to be claimed and to fail once in each.
 _PASSES: Final = 10
 
 
 class Configure(QueueCommand[None]):
-    """Change the settings of a queue; one that does not exist yet gets them for later.
+    """Change the settings of a queue. A queue that does not exist yet is created with them.
 
-    ``change`` is given the settings as they are and returns them as they shall be, or raises why not; ``note`` is journaled
-    with the event.
+    ``change`` gets the present settings and returns the new ones, or raises an error; ``note`` is journaled with the event.
     """
 
     __slots__ = ("change", "event", "note")
@@ -68,7 +68,7 @@ class Configure(QueueCommand[None]):
 
 
 class MoveBatch(QueueCommand[list["Job"]]):
-    """Take some jobs of a queue along one arrow, those that are still in one of the given states; answers which."""
+    """Apply a transition to those of some jobs of a queue that are still in one of the given states. Answers these jobs."""
 
     __slots__ = ("arrow", "ids", "states")
 
@@ -84,7 +84,7 @@ class MoveBatch(QueueCommand[list["Job"]]):
 
 
 class Announce(QueueCommand[None]):
-    """Journal the end of something that was done in slices."""
+    """Journal the end of an operation that ran in slices."""
 
     __slots__ = ("event", "note")
 
@@ -95,7 +95,7 @@ class Announce(QueueCommand[None]):
 
 
 class RemoveQueue(QueueCommand[None]):
-    """Forget a queue and its settings, if it has no jobs."""
+    """Remove a queue and its settings, if it has no jobs."""
 
     __slots__ = ()
 
@@ -112,7 +112,7 @@ async def configure(_engine: EngineContext, work: UnitOfWork, commands: Sequence
         await work.tx.queue_save(queue, settings, queue.created_at)
         work.tell(command.event, queue, None if command.note is None else command.note(settings))
         work.reconfigured.add(queue.key)
-        work.ready.add(queue.number)  # a resumed queue or a higher limit may have something for those who wait
+        work.ready.add(queue.number)  # a resumed queue or a higher limit may have jobs for waiting claims
         work.answer(command, None)
 
 
@@ -127,8 +127,8 @@ async def move_batch(_engine: EngineContext, work: UnitOfWork, commands: Sequenc
                 job = await work.find(command.queue.namespace, job_id)
                 if job is not None and job.queue == queue.number and job.state in command.states:
                     if command.arrow is Arrow.REVIVE and not is_free(work, job):
-                        continue  # a consumer looks at this dead job
-                    with contextlib.suppress(WrongState):  # a unique key that is taken: this one stays where it is
+                        continue  # a consumer has a lease of this dead job
+                    with contextlib.suppress(WrongState):  # if its unique key is taken, the job stays where it is
                         await follow(work, job, command.arrow)
                         moved.append(job)
         work.answer(command, moved)
@@ -144,7 +144,7 @@ async def announce(_engine: EngineContext, work: UnitOfWork, commands: Sequence[
 
 
 async def remove_queue(engine: EngineContext, work: UnitOfWork, commands: Sequence[RemoveQueue]) -> None:
-    """Apply a batch of forgotten queues."""
+    """Apply a batch of removed queues."""
     await work.flush()
     for command in commands:
         queue = work.tx.queue_find(command.queue)
@@ -160,7 +160,7 @@ async def remove_queue(engine: EngineContext, work: UnitOfWork, commands: Sequen
         work.answer(command, None)
 
 
-# The long ones, made of slices.
+# Long operations, in slices.
 
 
 async def move_many(
@@ -175,10 +175,10 @@ async def move_many(
     moved: Callable[[list[Job]], None] | None = None,
     goes_on: Callable[[], bool] = lambda: True,
 ) -> int:
-    """Take many jobs of a queue along an arrow, slice by slice, oldest first; return how many.
+    """Apply a transition to many jobs of a queue, slice by slice, oldest first; return how many.
 
-    ``up_to_id``: those made later stay (None: later than now). ``moved`` sees the jobs of each slice; ``goes_on`` is asked
-    before each. Raises PartlyDone if it could not be finished.
+    ``up_to_id``: jobs made later are not changed (None: later than now). ``moved`` gets the jobs of each slice; ``goes_on``
+    is called before each. Raises PartlyDone if the operation was interrupted.
     """
     count = 0
     wanted = states or sources(arrow)
@@ -187,7 +187,7 @@ async def move_many(
             left = ids
             while left and goes_on() and (limit is None or count < limit):
                 some = left if limit is None else left[: limit - count]
-                left = left[len(some) :]  # others may be at the same: what they have moved does not count
+                left = left[len(some) :]  # jobs that another operation has moved do not count
                 done = await engine.run(MoveBatch(queue, arrow, wanted, some))
                 count += len(done)
                 if moved is not None:
@@ -197,17 +197,17 @@ async def move_many(
     except PenstockError as error:
         if count == 0:
             raise
-        raise PartlyDone(f"Interrupted after {count} jobs, the others are untouched: {error}") from error
+        raise PartlyDone(f"Interrupted after {count} jobs, the others are unchanged: {error}") from error
     return count
 
 
 async def _old_jobs(
     engine: EngineApi, queue: QueueKey, states: tuple[State, ...], before_ms: int | None, up_to_id: int | None
 ) -> AsyncIterator[list[int]]:
-    """Go through the jobs that are in some states now, in order, a slice at a time.
+    """Return the jobs that are in some states now, in order, a slice at a time.
 
-    Each place is passed once, and a job that a worker has had since is not among them: what is brought back and finished again
-    meanwhile is not brought back for ever.
+    Each place is passed once, and a job that was delivered since is left out. So a job that is retried and ends again
+    meanwhile is not retried without end.
     """
     fast = engine.of(queue).fast
     if fast is not None:
@@ -252,14 +252,14 @@ async def obliterate(engine: EngineApi, queue: QueueKey) -> int:
 
 
 async def empty(engine: EngineApi, queue: QueueKey) -> int:
-    """Remove everything in a queue, whoever holds it; the queue and its settings stay."""
+    """Remove all jobs of a queue, even those that workers hold; the queue and its settings stay."""
     count = await _remove_all(engine, queue)
     await engine.run(Announce(queue, EventKind.QUEUE_DRAINED, count))
     return count
 
 
 async def _remove_all(engine: EngineApi, queue: QueueKey) -> int:
-    """Remove all jobs that a queue has now, whoever holds them and whatever becomes of them meanwhile."""
+    """Remove all jobs that a queue has now, even those that workers hold, and whatever happens to them meanwhile."""
     up_to_id = engine.highest_id()
     count = 0
     for number in range(_PASSES):
@@ -271,14 +271,14 @@ async def _remove_all(engine: EngineApi, queue: QueueKey) -> int:
 
 
 async def revive(engine: EngineApi, queue: QueueKey, limit: int | None = None) -> int:
-    """Bring dead jobs back to the queue that no consumer holds: all of them, or the ``limit`` oldest."""
+    """Retry dead jobs that no consumer has leased: all of them, or the ``limit`` oldest."""
     count = await move_many(engine, queue, Arrow.REVIVE, limit=limit)
     await engine.run(Announce(queue, EventKind.DLQ_RETRY_ALL, count))
     return count
 
 
 async def revive_some(engine: EngineApi, queue: QueueKey, ids: Sequence[int]) -> int:
-    """Bring some dead jobs back to the queue; return how many were still dead."""
+    """Retry some dead jobs; return how many were still dead."""
     count = 0
     for start in range(0, len(ids), limits.slice_jobs_max):
         some = ids[start : start + limits.slice_jobs_max]

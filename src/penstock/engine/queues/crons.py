@@ -1,7 +1,7 @@
 """Crons: saving and removing them, and what happens at their ticks.
 
-A tick is used in the transaction that pushes its job, by one write that expects the tick it read: there is no moment in which
-one is done and the other is not, and no way to use a tick twice. See ``docs/crons.md`` for the rules.
+A tick is used in the transaction that pushes its job, by one write that expects the tick that was read. So either both are
+done or none, and no tick is used twice. See ``docs/crons.md`` for the rules.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ QUOTA = "quota"
 class SaveCron(Command[CronRecord]):
     """Add a cron, or replace the one of that name. Answers the cron as it is now.
 
-    ``immediately``: a new one has its first tick at once. One that is replaced keeps its count, and its next tick too if it has
-    the same schedule: whoever adds its crons again at each start does not push their ticks away.
+    ``immediately``: a new cron has its first tick at once. A replaced cron keeps its count and, if it has the same schedule,
+    its next tick. So a program that adds its crons again at each start does not delay their ticks.
     """
 
     __slots__ = ("data", "executions", "immediately", "key", "plan")
@@ -51,7 +51,7 @@ class SaveCron(Command[CronRecord]):
         self.plan = plan
         self.data = data
         self.immediately = immediately
-        self.executions = 0  #: what a new one begins with: it had that many on another shard
+        self.executions = 0  #: count of a new cron, which had that many on another shard
 
 
 class RemoveCron(Command[None]):
@@ -122,12 +122,12 @@ async def remove_cron(_engine: EngineContext, work: UnitOfWork, commands: Sequen
 
 
 class _Tick(NamedTuple):
-    """A tick that has come: the cron as it was read, where its job goes, and what keeps it from going there."""
+    """A tick that is due: the cron as it was read, the queue of its job, and why the job may not be pushed."""
 
     cron: CronRecord
     queue: Queue
-    problem: str | None  #: why it is missed
-    skipped: str | None  #: why it is left out on purpose
+    problem: str | None  #: why the tick is missed
+    skipped: str | None  #: why the tick is skipped on purpose
 
     @property
     def fires(self) -> bool:
@@ -135,12 +135,12 @@ class _Tick(NamedTuple):
 
 
 async def fire(engine: EngineContext, work: UnitOfWork) -> None:
-    """Use the ticks that have come, a bounded number at a time; the timer comes back at once for the rest."""
+    """Use the ticks that are due, a bounded number at a time. The timer continues at once with the rest."""
     due = [cron for cron in await work.tx.cron_due(work.now_ms, limits.sweep_crons_max) if not _is_away(work, cron)]
     ticks = [tick for cron in due if (tick := await _look(engine, work, cron)) is not None]
     data = await work.tx.cron_data_load([tick.cron for tick in ticks if tick.fires])
     firing = [tick for tick in ticks if tick.cron.number in data]
-    left = {tick.cron.number for tick in ticks if tick.fires} - data.keys()  # too much at once: the next batch's
+    left = {tick.cron.number for tick in ticks if tick.fires} - data.keys()  # too much at once: left for the next batch
     firing, over = await _within_quotas(engine, work, firing)
     jobs = await push_inside(work, [(tick.queue, _job(tick.cron, data[tick.cron.number])) for tick in firing])
     pushed = {tick.cron.number for tick, job in zip(firing, jobs, strict=True) if job is not None}
@@ -164,7 +164,7 @@ async def fire(engine: EngineContext, work: UnitOfWork) -> None:
 
 
 async def _within_quotas(engine: EngineContext, work: UnitOfWork, firing: list[_Tick]) -> tuple[list[_Tick], set[int]]:
-    """Count the jobs of ticks; return the ticks that there is room for, and the numbers of the crons that there is none for."""
+    """Count the jobs of ticks. Return the ticks within the quotas, and the numbers of the crons over a quota."""
     if engine.quotas is None or not firing:
         return firing, set()
     granted = dict(await engine.quotas.grant(_counts(firing)))
@@ -184,7 +184,7 @@ async def _within_quotas(engine: EngineContext, work: UnitOfWork, firing: list[_
 
 
 def _give_back(engine: EngineContext, work: UnitOfWork, idle: list[_Tick]) -> None:
-    """Have ticks not counted that pushed nothing, because the last job of their cron is still there."""
+    """Undo the count of ticks that pushed nothing, because the last job of their cron is still there."""
     if engine.quotas is not None and idle:
         work.after_commit.append(partial(engine.quotas.give_back, _counts(idle)))
 
@@ -194,7 +194,7 @@ def _counts(ticks: list[_Tick]) -> dict[str, int]:
 
 
 async def _look(engine: EngineContext, work: UnitOfWork, cron: CronRecord) -> _Tick | None:
-    """See what is to be done about a tick; None if nothing, because the cron is at its end."""
+    """Decide what to do about a tick; None if there is nothing to do, because the cron is at its end."""
     if cron.is_used_up:
         return None
     try:
@@ -202,7 +202,7 @@ async def _look(engine: EngineContext, work: UnitOfWork, cron: CronRecord) -> _T
     except (
         TooMany,
         QueueMoving,
-    ):  # its queue is gone, and there is no room for it: nowhere to push to, nothing to tell it of
+    ):  # its queue was removed and cannot be created: there is no place for the job or an event
         return None
     return _Tick(cron, queue, _why_missed(engine, work, cron), _why_skipped(engine, cron, queue))
 
@@ -221,7 +221,10 @@ def _why_missed(engine: EngineContext, work: UnitOfWork, cron: CronRecord) -> st
 
 
 def _why_skipped(engine: EngineContext, cron: CronRecord, queue: Queue) -> str | None:
-    """A worker is one that has introduced itself and was heard lately, or anybody who waits for a job right now."""
+    """Return why a tick is skipped; None if it is not.
+
+    There is a worker if one has registered and sent a heartbeat lately, or if a claim waits for a job now.
+    """
     if not cron.plan.skip_if_no_worker or engine.workers.serve(*queue.key) or engine.room.waiting(queue.key):
         return None
     return NO_WORKER
@@ -254,11 +257,11 @@ def _job(cron: CronRecord, data: bytes) -> NewJob:
 
 
 async def _move_on(work: UnitOfWork, due: list[CronRecord], pushed: set[int], skipped: set[int]) -> None:
-    """Move all crons to their next tick, which is never in the past; those that have none, or are used up, are removed."""
+    """Move all crons to their next tick, which is never in the past. Remove those that have none, or are used up."""
     saved: list[tuple[CronRecord, int]] = []
     removed: list[tuple[CronRecord, int]] = []
     for cron in due:
-        # One that comes every few ms and finds its last job still there must not keep everybody busy with that.
+        # A cron that ticks every few ms and finds its last job still there must not use too much time.
         next_run = _next_run(work, cron, work.now_ms + (limits.cron_skip_ms - 1 if cron.number in skipped else 0))
         moved = msgspec.structs.replace(
             cron, next_run=next_run or cron.next_run, executions=cron.executions + (cron.number in pushed)
@@ -275,17 +278,17 @@ async def _move_on(work: UnitOfWork, due: list[CronRecord], pushed: set[int], sk
 def _next_run(work: UnitOfWork, cron: CronRecord, after_ms: int) -> int | None:
     try:
         return cron.plan.schedule.next_after(after_ms, cron.next_run)
-    except InvalidInput:  # a time zone this machine no longer knows: look again later, and hold up nobody meanwhile
+    except InvalidInput:  # this machine does not know the time zone any more: try again later, so that others do not wait
         return work.now_ms + limits.HOUR_MS
 
 
 def _is_away(work: UnitOfWork, cron: CronRecord) -> bool:
-    """Tell whether the queue of a cron is on its way to another shard: its ticks wait until it is there."""
+    """Return whether the queue of a cron is moving to another shard: its ticks wait until the queue is there."""
     return bool(work.tx.away) and work.tx.queue_away(QueueKey(cron.key.namespace, cron.plan.queue)) is not None
 
 
 def _tell(work: UnitOfWork, kind: EventKind, queue: Queue, cron: CronRecord, **more: Any) -> None:
-    work.tx.queue_touch(queue)  # a cron goes with its queue
+    work.tx.queue_touch(queue)  # a cron moves with its queue
     work.tell(kind, queue, {"name": cron.key.name, "queue": cron.plan.queue, **more})
 
 

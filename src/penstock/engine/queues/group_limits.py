@@ -1,4 +1,4 @@
-"""Pausing and limiting the groups of a queue, and asking about it."""
+"""Pausing and limiting the groups of a queue, and reading their limits."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class ConfigureGroup(QueueCommand[bool]):
-    """Change what is set of a group of a queue; answers whether that made a difference.
+    """Change the limits of a group of a queue; answers whether that made a difference.
 
-    ``change`` is given what is set and the steady moment in ms. A queue that does not exist yet is made, if there is something
-    to set.
+    ``change`` gets the present limits and the steady moment in ms. A queue that does not exist yet is created, if there is
+    something to set.
     """
 
     __slots__ = ("change", "group")
@@ -35,10 +35,10 @@ class ConfigureGroup(QueueCommand[bool]):
 
 
 class AskForGroups(QueueCommand[None]):
-    """Have limits for all groups of a queue of which the same is not set, as a worker asks for them.
+    """Set default limits for all groups of a queue, on request of a worker. A limit that is set for a group itself is kept.
 
-    They end ``limits.group_defaults_ms`` after they were last asked for. Of what several workers ask, the stricter one holds.
-    A queue that does not exist yet is made.
+    The defaults end ``limits.group_defaults_ms`` after the last request. If several workers ask, the stricter limit applies.
+    A queue that does not exist yet is created.
     """
 
     __slots__ = ("asked",)
@@ -49,7 +49,7 @@ class AskForGroups(QueueCommand[None]):
 
 
 class AskGroup(QueueCommand[tuple[GroupLimits, int]]):
-    """Answer with what is set of a group, as far as it is in force, and with the steady moment that goes for, in ms."""
+    """Return the limits of a group that are in force, and the steady moment (ms) at which they were read."""
 
     __slots__ = ("group",)
 
@@ -63,7 +63,7 @@ async def configure_group(_engine: EngineContext, work: UnitOfWork, commands: Se
     await work.flush()
     for command in commands:
         queue = work.tx.queue_find(command.queue)
-        limited = 0 if queue is None else await work.tx.groups_limited(queue)  # before any group is held
+        limited = 0 if queue is None else await work.tx.groups_limited(queue)  # first, before any group is locked
         before = await _limits_of(work, queue, command.group)
         after = command.change(before, work.steady_ms)
         if after == before:
@@ -80,17 +80,17 @@ async def configure_group(_engine: EngineContext, work: UnitOfWork, commands: Se
             work.refuse(command, TooMany(f"{limits.limited_groups_max} groups of the queue are paused or limited already."))
             continue
         if not queue.settings.limits_groups:
-            # From here on claims look at its groups, and no ready list hands out its jobs.
+            # From here on claims check its groups, and no ready list hands out its jobs.
             await _save(work, queue, limits_groups=True)
         await work.tx.group_save(queue, [(command.group, after)])
         if not after.is_set:
             await forget_unused(work, queue)
-        work.ready.add(queue.number)  # a resumed group or a higher limit may have something for those who wait
+        work.ready.add(queue.number)  # a resumed group or a higher limit may have jobs for waiting claims
         work.answer(command, True)
 
 
 async def ask_for_groups(_engine: EngineContext, work: UnitOfWork, commands: Sequence[AskForGroups]) -> None:
-    """Apply a batch of what workers ask for all groups."""
+    """Apply a batch of default limits that workers ask for."""
     for command in commands:
         try:
             queue = await work.tx.queue_open(command.queue)
@@ -106,9 +106,9 @@ async def ask_for_groups(_engine: EngineContext, work: UnitOfWork, commands: Seq
 
 
 async def forget_unused(work: UnitOfWork, queue: Queue) -> None:
-    """Forget what workers asked for all groups if it has ended, and that groups are limited if none is any more.
+    """Remove the default limits if they have ended. If no group has a limit any more, record that groups are not limited.
 
-    Groups whose limits nobody counts any more would not be looked at again: so nobody may add one until the commit.
+    After that, claims do not check groups. So no command may add a limit until the commit.
     """
     settings = work.tx.queue_by_number(queue.number).settings
     if not settings.limits_groups:
@@ -125,7 +125,7 @@ async def forget_unused(work: UnitOfWork, queue: Queue) -> None:
 
 
 async def reopen(work: UnitOfWork, queue: Queue) -> int | None:
-    """Have time let groups go on before a claim; return the steady moment at which it does for the next, in ms."""
+    """Reopen groups whose rate limit or pause has ended, before a claim. Return the steady moment (ms) of the next one."""
     defaults = queue.settings.group_defaults
     if defaults is not None and work.now_ms >= defaults.until:
         await _save(work, queue, group_defaults=None)
@@ -139,7 +139,7 @@ async def _save(work: UnitOfWork, queue: Queue, **changes: object) -> None:
 
 
 async def ask_group(_engine: EngineContext, work: UnitOfWork, commands: Sequence[AskGroup]) -> None:
-    """Apply a batch of questions about groups."""
+    """Apply a batch of lookups of groups."""
     await work.flush()
     for command in commands:
         found = await _limits_of(work, work.tx.queue_find(command.queue), command.group)

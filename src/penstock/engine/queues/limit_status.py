@@ -1,4 +1,4 @@
-"""What the limits of a queue are, and how much of them is left right now."""
+"""The limits of a queue, and how much of them is left now."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
-#: How bunqueue says that there is no rate limit.
+#: Value by which bunqueue reports that there is no rate limit.
 NO_RATE_LIMIT: Final = -2
 
 
@@ -26,11 +26,11 @@ class LimitStatus(NamedTuple):
     window_ms: int
     wait_ms: int
     concurrency: int | None
-    maxed: bool  #: as many jobs are active as may be
+    maxed: bool  #: as many jobs are active as are allowed
 
 
 class AskLimits(QueueCommand[LimitStatus]):
-    """Answer with the limits of a queue. ``after``: the rate limit counts as free until so many of its jobs were taken."""
+    """Return the limits of a queue. ``after``: the rate limit counts as free until so many of its jobs were claimed."""
 
     __slots__ = ("after",)
 
@@ -40,7 +40,7 @@ class AskLimits(QueueCommand[LimitStatus]):
 
 
 async def ask_limits(_engine: EngineContext, work: UnitOfWork, commands: Sequence[AskLimits]) -> None:
-    """Apply a batch of questions about limits."""
+    """Apply a batch of lookups of limits."""
     for command in commands:
         queue = work.tx.queue_find(command.queue)
         if queue is None:

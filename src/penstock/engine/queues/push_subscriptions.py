@@ -1,6 +1,6 @@
-"""Registering the webhooks that messages of a queue are pushed to. Pushing them is the work of the messages door.
+"""Registers the webhooks to which messages of a queue are pushed. The messages door pushes them.
 
-They are settings of their queue: every server knows them with the queue, they move with it, and they go with it.
+They are settings of their queue: every server knows them with the queue, they move with it, and they are removed with it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class AddSubscription(QueueCommand[PushSubscription]):
-    """Have the messages of a queue pushed to a URL that was checked. Refused with TooMany."""
+    """Push the messages of a queue to a URL that was checked. Refused with TooMany."""
 
     __slots__ = ("secret", "url")
 
@@ -37,9 +37,9 @@ class AddSubscription(QueueCommand[PushSubscription]):
 
 
 class RemoveSubscription(Command[None]):
-    """Have messages pushed no more. Refused with SubscriptionNotFound.
+    """Stop pushing messages to a URL. Refused with SubscriptionNotFound.
 
-    ``may``: whether subscriptions of a queue may be touched; what may not be is as good as unknown.
+    ``may``: whether subscriptions of a queue may be changed; all others count as unknown.
     """
 
     __slots__ = ("may", "subscription_id")
@@ -105,7 +105,7 @@ async def _save(engine: EngineContext, work: UnitOfWork, queue: Queue, subscript
 
 
 def _find(engine: EngineContext, command: RemoveSubscription) -> Queue | None:
-    """Return the queue that has a subscription. All are looked through: it is seldom asked for."""
+    """Return the queue that has a subscription. All queues are searched, because this is rare."""
     for queue in engine.store.queues():
         if any(each.id == command.subscription_id for each in queue.settings.subscriptions):
             return queue if command.may(queue.key) else None

@@ -1,4 +1,4 @@
-"""Registering webhooks, and writing down how far they have got. Delivering them is the work of ``outbound``."""
+"""Registers webhooks, and records how far their deliveries have got. ``outbound`` delivers them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class AddWebhook(Command[WebhookRecord]):
-    """Register a webhook that was checked; it is told of what happens from now on. Refused with TooMany."""
+    """Register a webhook that was checked; it gets the events from now on. Refused with TooMany."""
 
     __slots__ = ("events", "known_as", "namespace", "queue", "secret", "url")
 
@@ -31,12 +31,12 @@ class AddWebhook(Command[WebhookRecord]):
         self.url = url
         self.events = events
         self.queue = queue
-        self.known_as: int | None = None  #: the id it has on another shard already, where it was told of, too
+        self.known_as: int | None = None  #: the id it has on another shard, where its event was journaled already
         self.secret = secret
 
 
 class RemoveWebhook(Command[None]):
-    """Forget a webhook. Refused with WebhookNotFound."""
+    """Remove a webhook. Refused with WebhookNotFound."""
 
     __slots__ = ("namespace", "webhook_id")
 
@@ -46,7 +46,7 @@ class RemoveWebhook(Command[None]):
 
 
 class EnableWebhook(Command[None]):
-    """Switch a webhook on or off; one that is switched on again goes on from now. Refused with WebhookNotFound."""
+    """Switch a webhook on or off; a webhook that is switched on again continues from now. Refused with WebhookNotFound."""
 
     __slots__ = ("enabled", "namespace", "webhook_id")
 
@@ -57,7 +57,7 @@ class EnableWebhook(Command[None]):
 
 
 class NoteDeliveries(Command[None]):
-    """Write down how far webhooks have got, by their ids. Those that are gone are left out."""
+    """Record how far the deliveries of webhooks have got, by webhook id. Webhooks that were removed are left out."""
 
     __slots__ = ("progress",)
 
@@ -92,7 +92,7 @@ async def add_webhook(engine: EngineContext, work: UnitOfWork, commands: Sequenc
 
 
 def _check_room(engine: EngineContext, command: AddWebhook) -> None:
-    """Raise TooMany, or NamespaceLimit. One that is known on another shard already was counted there."""
+    """Raise TooMany, or NamespaceLimit. A webhook that exists on another shard was counted there."""
     webhooks = engine.store.webhook_list()
     if len(webhooks) >= limits.webhooks_max:
         raise TooMany(f"Too many webhooks (max {limits.webhooks_max}). Remove some that are not used.")
@@ -128,9 +128,9 @@ async def enable_webhook(engine: EngineContext, work: UnitOfWork, commands: Sequ
 
 
 async def note_deliveries(engine: EngineContext, work: UnitOfWork, commands: Sequence[NoteDeliveries]) -> None:
-    """Apply a batch of notes. A cursor never goes back: one that was switched on again meanwhile is ahead already.
+    """Apply a batch of deliveries. A cursor never moves back: that of a webhook that was switched on again is ahead already.
 
-    Nor does it point behind the end of the journal: a failing disk may have taken back what it was read from.
+    It also never points behind the end of the journal: after a disk failure, the journal may have lost what was delivered.
     """
     end = engine.store.journal_next
     for command in commands:

@@ -1,12 +1,12 @@
-"""Several shards, each with an engine of its own, as one engine for the doors.
+"""Several shards, each with its own engine, as one engine for the doors.
 
-A queue lives on one shard, so nearly every command goes to one engine as it is. What names several jobs is split and put
-together again; what is about no queue goes to all. Nothing spans shards in one transaction: see ``names.py`` and
-``remote_dependencies.py`` for what has to be right over all of them nevertheless.
+A queue is on one shard, so nearly every command goes to one engine as it is. A command about several jobs is split, and its
+outcomes are joined again; a command about no queue goes to all shards. No transaction spans shards: ``name_registry.py`` and
+``remote_dependencies.py`` keep names and dependencies correct over all shards nevertheless.
 
-Queues move to other shards when the number of shards is changed. The shard that had one refuses what is about it; it is held
-here until the queue is where it goes to, and done there. Jobs keep their ids, so one that is not on the shard its id names is
-looked for on the others.
+Queues move to other shards when the number of shards changes. The shard that had a queue refuses commands about it. Such a
+command is held here until the queue is on its new shard, and is run there. Jobs keep their ids, so a job that is not on the
+shard in its id is looked up on the others.
 """
 
 from __future__ import annotations
@@ -76,15 +76,15 @@ T = TypeVar("T")
 
 
 def _within(namespace: str | None) -> Callable[[QueueKey], bool]:
-    """Return what tells whether a queue is of a namespace (None: of any)."""
+    """Return a function that returns whether a queue is in a namespace (None: in any)."""
     return lambda queue: namespace in (None, queue.namespace)
 
 
 class ShardFeed(EventFeed):
-    """The feed of one shard, which is part of the feed of the fleet.
+    """The feed of one shard, which is part of the feed of all shards.
 
-    Numbers of events are a shard's own. So that a client can go on where it was, whichever shard the last event it saw came
-    from, each is told with the numbers of all shards: ``12-7-30`` has seen the first shard up to 12, the second up to 7.
+    Each shard numbers its own events. So that a client can continue after any event, whichever shard it came from, each
+    event has the numbers of all shards: ``12-7-30`` means that the first shard was read up to 12, the second up to 7.
     """
 
     def __init__(self, whole: EventFeed, positions: list[int], shard: int) -> None:
@@ -96,11 +96,11 @@ class ShardFeed(EventFeed):
 
     @property
     def is_heard(self) -> bool:
-        """Tell whether anybody listens, to this shard or to all."""
+        """Return whether there are listeners, to this shard or to all."""
         return super().is_heard or self._whole.is_heard
 
     def publish(self, block: JournalBlock) -> None:
-        """Pass on a block, to those who listen to this shard and to those who listen to all."""
+        """Pass on a block, to listeners of this shard and to listeners of all."""
         super().publish(block)
         if block.seq:
             self._positions[self._shard] = block.seq + len(block.events) - 1
@@ -114,7 +114,8 @@ class ShardFeed(EventFeed):
 class ShardedEngine:
     """See ``Engine`` for what each method promises. Made from engines that share a feed, statistics and workers.
 
-    ``quotas``: asked before pushes and before rows are staged. The engines have the same, and do not ask before pushes.
+    ``quotas``: asked before pushes and before rows are staged. The engines have the same quotas, and do not ask before
+    pushes.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class ShardedEngine:
         self.clock = clock
         self.share = engines[0].share
         self.store = ShardedStore([engine.store for engine in engines])
-        self._held: dict[AnyCommand, asyncio.Task[None]] = {}  #: about queues that are on their way to another shard
+        self._held: dict[AnyCommand, asyncio.Task[None]] = {}  #: about queues that are moving to another shard
         for engine in engines:
             engine.when_away(self._send_on)
             if engine.buffer is not None:
@@ -181,17 +182,17 @@ class ShardedEngine:
     # Which engine.
 
     def of(self, queue: QueueKey) -> Engine:
-        """Return the engine of a queue."""
+        """Return the engine of the shard that has a queue."""
         return self.engines[self.store.place_of(queue)]
 
     async def _at(
         self, namespace: str, ref: JobRef, token: int | None = None, may: Callable[[QueueKey], bool] | None = None
     ) -> Engine:
-        """Return the engine of a job. Raises JobNotFound, or StorageFailed if a shard that may have it cannot be asked.
+        """Return the engine of a job. Raises JobNotFound, or StorageFailed if a shard that may have it cannot be reached.
 
         ``may``: whether jobs of a queue may be known, if not those of the namespace.
 
-        A lease token says on which shard it was given out; without one, a producer's own id must not be used on two.
+        A lease token contains the shard that created it; without a token, a custom id must not be in use on two shards.
         """
         if isinstance(ref, str):
             if token is not None:
@@ -217,10 +218,10 @@ class ShardedEngine:
             raise JobNotFound
         return self.engines[number]
 
-    # Queues that are on their way to another shard.
+    # Queues that are moving to another shard.
 
     def _send_on(self, command: AnyCommand, _error: Exception) -> bool:
-        """Take over a command that a shard refused because its queue is not there; False if that is not for us to do."""
+        """Take over a command that a shard refused because its queue is not there. Return False if the refusal is final."""
         if not isinstance(command, QueueCommand):
             return False
         if len(self._held) >= limits.held_commands_max:
@@ -230,12 +231,15 @@ class ShardedEngine:
         return True
 
     async def _bring(self, command: Any) -> None:
-        """Have a command done where its queue is, once that is there. A claim waits as long as it wants, and is not refused."""
+        """Run a command on the shard of its queue, when the queue has arrived.
+
+        A claim waits for its own time, and is not refused.
+        """
         patience_ms = command.state.wait_ms if isinstance(command, Claim) else limits.move_hold_ms
         try:
             if not hasattr(command, "bounced_ms"):
                 command.bounced_ms = self.clock.steady_ms()
-            else:  # this server's idea of where the queue is was old: it has learned better meanwhile
+            else:  # this server had old information about the place of the queue, and has newer one now
                 await pause(self.clock, limits.move_look_ms)
             until = command.bounced_ms + patience_ms
             while not self._is_here(command.queue) and self.clock.steady_ms() < until and not command.future.done():
@@ -261,11 +265,11 @@ class ShardedEngine:
             command.future.set_exception(QueueMoving())
 
     def _is_here(self, queue: QueueKey) -> bool:
-        """Tell whether the shard of a queue serves it, as far as this server knows."""
+        """Return whether the shard of a queue serves it, as far as this server knows."""
         return self.of(queue).store.queue_away(queue) is None
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Try something again as long as it is refused because a queue is on its way, but not for ever."""
+        """Repeat an attempt as long as it is refused because a queue is moving, up to a limit."""
         until = self.clock.steady_ms() + limits.move_hold_ms
         while True:
             try:
@@ -278,7 +282,7 @@ class ShardedEngine:
     # Running commands.
 
     def _run_on_shards(self, command: Command[T]) -> asyncio.Future[T]:
-        """Run a command on the shard of its queue, or on all shards that it is about."""
+        """Run a command on the shard of its queue, or on all shards that it concerns."""
         if isinstance(command, QueueCommand):
             engine = self.of(command.queue)
             if isinstance(command, Push) and not is_plain(command.jobs):
@@ -293,7 +297,7 @@ class ShardedEngine:
         return answer
 
     async def wait(self, namespace: str, ref: JobRef, timeout_ms: int) -> JobOutcome | None:
-        """Return how a job ended: see ``Completions.wait``."""
+        """Return how a job ended: see ``ResultWaiters.wait``."""
         until = self.clock.steady_ms() + timeout_ms
         begun = False
         while True:
@@ -301,7 +305,7 @@ class ShardedEngine:
             try:
                 engine = await self._at(namespace, ref)
                 return await engine.wait(namespace, ref, left_ms)
-            except QueueMoving:  # it was there, and is somewhere else now, or gone
+            except QueueMoving:  # its queue has moved since, or the job is gone
                 begun = True
             except JobNotFound:
                 if not begun:
@@ -316,7 +320,7 @@ class ShardedEngine:
             try:
                 return await self.engines[guess].run(command)
             except (JobNotFound, QueueMoving):
-                if not self.store.has_moved:  # as far as is known now, after having asked
+                if not self.store.has_moved:  # checked after the request, which may have brought newer information
                     raise
 
         async def attempt() -> Any:
@@ -325,13 +329,13 @@ class ShardedEngine:
         return await self._patiently(attempt)
 
     async def _settle(self, command: Settlement) -> list[Any]:
-        """Split a settlement by the shards of its jobs, and put the outcomes together in their order."""
+        """Split a settlement by the shards of its jobs, and join the outcomes in their order."""
         outcomes: list[Any] = [JobNotFound()] * len(command.holds)
         places: dict[Engine, list[int]] = {}
         for place, hold in enumerate(command.holds):
             guess = None
             if isinstance(hold.ref, int):
-                # A job that was claimed after it moved has a token that was made where it is now.
+                # A job that was claimed after it moved has a token that was made on its present shard.
                 guess = self.store.guess(hold.token if hold.token is not None and self.store.has_moved else hold.ref)
             try:
                 engine = (
@@ -348,7 +352,7 @@ class ShardedEngine:
         return outcomes
 
     async def _settle_elsewhere(self, command: Settlement, outcomes: list[Any]) -> None:
-        """Look on the other shards for jobs that were not found, and wait for those that are on their way."""
+        """Look up, on the other shards, jobs that were not found, and wait for those that are moving."""
         until = self.clock.steady_ms() + limits.move_hold_ms
         while True:
             again = [place for place, outcome in enumerate(outcomes) if isinstance(outcome, (JobNotFound, QueueMoving))]
@@ -380,7 +384,7 @@ class ShardedEngine:
 
     @staticmethod
     async def _settle_at(command: Settlement, places: dict[Engine, list[int]], outcomes: list[Any]) -> None:
-        """Run the parts of a settlement on their shards, and note the outcomes."""
+        """Run the parts of a settlement on their shards, and record the outcomes."""
 
         async def on_one(engine: Engine, mine: list[int]) -> None:
             part = copy.copy(command)
@@ -393,7 +397,7 @@ class ShardedEngine:
                 part.leases_ms = [command.leases_ms[place] for place in mine]  # type: ignore[attr-defined]
             try:
                 answers: list[Any] = await engine.run(part)
-            except PenstockError as error:  # this shard is down; what the others did stays done
+            except PenstockError as error:  # this shard has failed; what the others did is kept
                 answers = [error] * len(mine)
             for place, answer in zip(mine, answers, strict=True):
                 outcomes[place] = answer
@@ -401,7 +405,7 @@ class ShardedEngine:
         await asyncio.gather(*(on_one(engine, mine) for engine, mine in places.items()))
 
     async def _settle_dead(self, command: SettleDead) -> ItemOutcome:
-        """Settle a dead job where it is: its token names the shard it was taken from."""
+        """Settle a dead job on its shard: its token contains the shard on which it was leased."""
         try:
             engine = await self._at("", command.hold.ref, command.hold.token)
         except JobNotFound as error:
@@ -414,7 +418,7 @@ class ShardedEngine:
         return outcome
 
     async def _by_id(self, command: AckById | NackById | RenewById) -> list[Any]:
-        """Split words about jobs by the shards of their queues, and put the outcomes together in their order."""
+        """Split commands by id by the shards of their queues, and join the outcomes in their order."""
         outcomes: list[Any] = [None] * len(command.receipts)
         left = list(range(len(command.receipts)))
         until = self.clock.steady_ms() + limits.move_hold_ms
@@ -435,7 +439,7 @@ class ShardedEngine:
         answers: list[Any]
         try:
             answers = await engine.run(type(command)([command.receipts[place] for place in mine]))
-        except PenstockError as error:  # this shard is down; what the others did stays done
+        except PenstockError as error:  # this shard has failed; what the others did is kept
             answers = [error] * len(mine)
         for place, answer in zip(mine, answers, strict=True):
             outcomes[place] = answer
@@ -446,7 +450,7 @@ class ShardedEngine:
         return await self._patiently(lambda: self._unneed_now(command))
 
     async def _unneed_now(self, command: DropDependency) -> bool:
-        """Let jobs of all shards go on without a job. It may be gone, and still be needed somewhere."""
+        """Let jobs of all shards continue without a job. The job may be gone, and still be needed on some shard."""
         found = await self.store.job_get(command.namespace, command.needed)
         refs = {command.needed} if found is None else {command.needed, found[0].id}
         dropped = [
@@ -495,7 +499,7 @@ class ShardedEngine:
         return await self._patiently(lambda: self._cancel_children_now(command))
 
     async def _cancel_children_now(self, command: CancelChildren) -> int:
-        """Cancel the children on other shards there; how they ended is told to their parent's shard like any end."""
+        """Cancel the children on other shards there. Their ends reach their parent's shard like any other end."""
         job = await self._job(command.namespace, command.ref)
         home = await self._at(command.namespace, job.id)
         needs = await home.store.need_list(job.id, (Need.PENDING, Need.FAILED))
@@ -512,7 +516,7 @@ class ShardedEngine:
         away = frozenset(child for children in afar.values() for child in children)
         return count + await home.run(CancelChildren(command.namespace, job.id, away, gone))
 
-    # Crons: with the queue they push to.
+    # Crons: on the shard of the queue to which they push.
 
     async def _save_cron(self, command: SaveCron) -> Any:
         return await self._patiently(lambda: self._save_cron_now(copy.copy(command)))
@@ -520,10 +524,10 @@ class ShardedEngine:
     async def _save_cron_now(self, command: SaveCron) -> Any:
         home = self.of(QueueKey(command.key.namespace, command.plan.queue))
         elsewhere: list[Engine] = []
-        for engine in self.engines:  # one of that name that pushed to another queue is replaced by this one
+        for engine in self.engines:  # a cron of that name that pushed to another queue is replaced
             try:
                 old = None if engine is home else await engine.store.cron_get(command.key)
-            except StorageFailed:  # one of that name may live there, unless it is known to live at home
+            except StorageFailed:  # a cron of that name may be there, unless it is known to be on its queue's shard
                 if await home.store.cron_get(command.key) is None:
                     raise
                 continue
@@ -583,7 +587,7 @@ class ShardedEngine:
             raise WebhookNotFound
 
     async def _remove_subscription(self, command: RemoveSubscription) -> None:
-        """Look for a subscription on all shards: it moves with its queue."""
+        """Remove a subscription, on whichever shard it is: it moves with its queue."""
 
         async def attempt() -> None:
             for engine in self.engines:
@@ -592,7 +596,7 @@ class ShardedEngine:
                 except SubscriptionNotFound:
                     continue
             if self.store.is_moving:
-                raise QueueMoving  # it may have been on its way past us
+                raise QueueMoving  # it may have moved from a later shard to an earlier one
             raise SubscriptionNotFound
 
         await self._patiently(attempt)
@@ -606,19 +610,19 @@ class ShardedEngine:
         return await Pushing(self, command.parts, command.asked_ms).run()
 
     def limit_namespaces(self, shares: Shares) -> None:
-        """Keep namespaces to their shares from now on."""
+        """Set the shares of each pool, for each namespace."""
         for engine in self.engines:
             engine.limit_namespaces(shares)
 
     @property
     def shares(self) -> Shares:
-        """Return what one namespace may have of what there is a limited number of."""
+        """Shares of each pool, for each namespace."""
         return self.engines[0].shares
 
-    # Living.
+    # Start and stop.
 
     def start(self) -> None:
-        """Begin to watch the time and to keep house."""
+        """Start the timers and the maintenance services."""
         for engine in self.engines:
             engine.start()
         for keeper in self._keepers:
@@ -626,11 +630,11 @@ class ShardedEngine:
         self.rebalancer.start()
 
     def highest_id(self) -> int:
-        """Return an id that nothing stored so far is above, on any shard."""
+        """Return an id that no stored job is above, on any shard."""
         return max(engine.highest_id() for engine in self.engines)
 
     async def close(self) -> None:
-        """Send home who waits, finish what was submitted, stop. The stores stay open."""
+        """Answer all callers that wait, finish what was submitted, stop. The stores stay open."""
         await self.rebalancer.stop()
         await asyncio.gather(*(keeper.stop() for keeper in self._keepers))
         held = dict(self._held)
@@ -642,16 +646,16 @@ class ShardedEngine:
         await asyncio.gather(*(engine.close() for engine in self.engines))
 
     def stop_waiting(self) -> None:
-        """Answer everybody who waits for something, because the server is closing."""
+        """Answer all callers that wait, because the server is closing."""
         for engine in self.engines:
             engine.stop_waiting()
 
     @property
     def waiting_callers(self) -> int:
-        """How many wait for a job."""
+        """Number of claims that wait for a job."""
         return sum(engine.waiting_callers for engine in self.engines)
 
     @property
     def waiting_for_ends(self) -> int:
-        """How many wait for a job to end."""
+        """Number of callers that wait for a job to end."""
         return sum(engine.waiting_for_ends for engine in self.engines)

@@ -1,13 +1,13 @@
-"""Names that are given once per namespace, over all shards: see ``core.reservations``.
+"""Names that are unique in a namespace, over all shards: see ``core.reservations``.
 
-A push that gives a name first reserves it at the name's home, for the shard of its queue, in a transaction of its own. On that
-shard a name is given once anyway, so the ticket of the reservation is all that has to be right: the push shows it, and a
-push whose ticket was withdrawn is refused. Whoever wants the name for another shard, because no job has it (it is gone, or a
-server died before it was there), withdraws the ticket on the shard that had it, and only then takes the reservation over.
-That is certain without comparing clocks; time only decides how long somebody waits for a push that may be under way.
+A push with a name first reserves the name at the name's home, for the shard of its queue, in a transaction of its own. On
+one shard names are unique anyway, so only the ticket of the reservation has to be valid: the push shows it, and is refused
+if the ticket was withdrawn. If no job has the name (the job is gone, or a server died before it made the job), a push on
+another shard may take the name: it withdraws the ticket on the shard that had it, and only then takes over the reservation.
+This is safe without comparing clocks; time only decides how long to wait for a push that may be in progress.
 
-What is left of names whose jobs are gone is removed now and then, once it is too old for a push to go by it: a reservation is
-used for a minute at most after it was given or renewed, and nobody counts on that before two have passed.
+Reservations and tickets of names whose jobs are gone are removed from time to time, when no push can use them any more: a
+push uses a reservation for at most a minute after it was given or renewed, and the removal waits for two minutes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class NameRequest(NamedTuple):
-    """A name that somebody wants to give on a shard."""
+    """A name that a push wants to use on a shard."""
 
     namespace: str
     name: str
@@ -38,16 +38,16 @@ class NameRequest(NamedTuple):
 
 
 class NameOwner(NamedTuple):
-    """Who has a name, and for how long in ms."""
+    """The reservation of a name, and its age in ms."""
 
     reservation: Reservation
     age_ms: int
 
 
 class Reserve(Command[list[NameOwner]]):
-    """Reserve names at their home, as far as they are free; answers who has each of them now.
+    """Reserve those names at their home that are free. Answers the reservation of each name.
 
-    ``durable``: a job that is to have one of them is as durable as that.
+    ``durable``: a job that gets one of the names is ``durable``, so the reservation is as durable.
     """
 
     __slots__ = ("durable", "wishes")
@@ -60,9 +60,9 @@ class Reserve(Command[list[NameOwner]]):
 
 
 class Withdraw(Command[list[bool]]):
-    """Withdraw the tickets of reservations on the shard that they are for; answers which names have a job there after all.
+    """Withdraw the tickets of reservations on their shard. Answers which names have a job there after all.
 
-    ``old``: they are older than any push that could still go by them, so that nobody has to remember it.
+    ``old``: they are older than any push that could still use them, so the withdrawal need not be stored.
     """
 
     __slots__ = ("old", "reservations")
@@ -73,7 +73,7 @@ class Withdraw(Command[list[bool]]):
 
 
 class ForgetNames(Command[None]):
-    """Remove reservations, unless they were given anew meanwhile; and what is too old of withdrawn tickets."""
+    """Remove reservations, unless they were given again meanwhile, and the records of old withdrawn tickets."""
 
     __slots__ = ("reservations",)
 
@@ -82,10 +82,10 @@ class ForgetNames(Command[None]):
 
 
 class ListNames(Command[list[Reservation]]):
-    """Answer a page of the reservations that are at home here, in the order of namespace and name.
+    """Return a page of the reservations whose home is this shard, in the order of namespace and name.
 
-    A rebalance gives them no other home: after one, names are looked for on all shards, and what is left at an old home is
-    removed like any reservation without a job.
+    A rebalance does not move reservations: after it, names are looked up on all shards, and reservations that remain at an
+    old home are removed like any reservation without a job.
     """
 
     __slots__ = ("after",)
@@ -97,7 +97,7 @@ class ListNames(Command[list[Reservation]]):
 async def reserve(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Reserve]) -> None:
     """Apply a batch of reservations."""
     layout = work.tx.layout
-    if layout is not None and layout.may_be_elsewhere:  # whose home is another shard by now
+    if layout is not None and layout.may_be_elsewhere:  # their home is another shard by now
         strange = [
             each for each in commands if any(home_of(*wish[:2], layout.shards) != layout.shard for wish in each.wishes)
         ]
@@ -117,7 +117,7 @@ async def reserve(_engine: EngineContext, work: UnitOfWork, commands: Sequence[R
                 has = known[key] = Reservation(*key, wish.shard, work.serial(), work.now_ms)
                 changed[key] = has, read_with
             elif has.shard == wish.shard and work.now_ms - has.at > limits.ticket_renew_ms:
-                has = known[key] = has._replace(at=work.now_ms)  # the same ticket: others may be going by it
+                has = known[key] = has._replace(at=work.now_ms)  # the same ticket, because other pushes may be using it
                 changed[key] = has, read_with
             held.append(NameOwner(has, max(0, work.now_ms - has.at)))
         work.answer(command, held)
@@ -135,7 +135,7 @@ async def withdraw(engine: EngineContext, work: UnitOfWork, commands: Sequence[W
             by_namespace.setdefault(each.namespace, []).append(each.name)
         for namespace, names in by_namespace.items():
             number = work.tx.namespace_number(namespace)
-            if number is None:  # another server may have made it since this transaction began
+            if number is None:  # another server may have created it since this transaction began
                 found = set(await engine.store.name_find(namespace, names))
             else:
                 found = {name for _, name in await work.tx.job_find_custom([(number, name) for name in names])}
@@ -153,13 +153,13 @@ async def forget_names(_engine: EngineContext, work: UnitOfWork, commands: Seque
 
 
 async def list_names(_engine: EngineContext, work: UnitOfWork, commands: Sequence[ListNames]) -> None:
-    """Apply a batch of questions for reservations."""
+    """Apply a batch of listings of reservations."""
     for command in commands:
         work.answer(command, await work.tx.name_page(command.after, limits.slice_jobs_max))
 
 
 class NameRegistry(PeriodicService):
-    """Removes reservations of names whose jobs are gone, and withdrawn tickets that nobody can show any more."""
+    """Removes reservations of names whose jobs are gone, and withdrawn tickets that no push can show any more."""
 
     every_ms = 5 * limits.MINUTE_MS
 
@@ -168,7 +168,7 @@ class NameRegistry(PeriodicService):
         self._engines = engines
 
     async def run_once(self) -> None:
-        """Go through the names that are at home here, slice by slice."""
+        """Check the names whose home is this shard, page by page."""
         home = self._engine
         if not home.leads:
             return
@@ -188,7 +188,7 @@ class NameRegistry(PeriodicService):
                 await self._forget(self._engines[shard], old)
 
     async def _forget(self, engine: EngineContext, old: Sequence[Reservation]) -> None:
-        """Forget those of some reservations that no job on their shard has the name of."""
+        """Remove those reservations whose name no job on their shard has."""
         if engine.store.status().error is not None:
             return
         taken: set[tuple[str, str]] = set()
@@ -196,7 +196,7 @@ class NameRegistry(PeriodicService):
             names = [each.name for each in old if each.namespace == namespace]
             taken.update((namespace, name) for name in await engine.store.name_find(namespace, names))
         free = [each for each in old if each.key not in taken]
-        if free:  # most names have a job, so only the others are looked at with everybody else kept out
+        if free:  # most names have a job, so only the others need the exclusive check
             after_all = await engine.run(Withdraw(free, old=True))
             orphans = [each for each, has_job in zip(free, after_all, strict=True) if not has_job]
             if orphans:

@@ -1,7 +1,7 @@
-"""A push where there are several shards: what it has to find out on other shards before its own can decide.
+"""A push on several shards: what it checks on other shards before its own shard can decide.
 
-That is: whether its names are free in all of the namespace, and how jobs of other shards stand that it needs. A push without
-names and needs has nothing to find out and never comes here.
+It checks whether its names are free in the whole namespace, and the state of jobs on other shards that it needs. A push
+without names and dependencies needs no check, and does not use this module.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ class Item(NamedTuple):
     place: int
     queue: QueueKey
     new: NewJob
-    shard: int  #: of the queue
+    shard: int  #: shard of the queue
 
     @property
     def name(self) -> _Name | None:
-        """Its namespace and own id. One that is spelled like an id of ours is none: it can only name a job that is there."""
+        """Namespace and custom id. An id in the format of Penstock's ids is no name: it can only name a job that exists."""
         own = self.new.job_id
         return None if own is None or ids.from_uuid(own) is not None else (self.queue.namespace, own)
 
 
 def is_plain(jobs: Sequence[NewJob]) -> bool:
-    """Tell whether nothing has to be found out on other shards before some jobs are pushed."""
+    """Return whether jobs can be pushed without any check on other shards."""
     for new in jobs:  # noqa: SIM110 - any() with a generator takes three times as long
         if new.job_id is not None or new.needs:
             return False
@@ -71,14 +71,14 @@ def is_plain(jobs: Sequence[NewJob]) -> bool:
 
 
 def why(error: PenstockError) -> str:
-    """Say why a part of a push failed. What a shard says of itself ("nothing was stored") would be wrong for all of it."""
+    """Return why a part of a push failed. A shard's own text ("nothing was stored") would be wrong for the whole push."""
     if isinstance(error, StorageFailed):
         return "a shard was lost meanwhile."
     return "a shard is full." if isinstance(error, StorageFull) else str(error)
 
 
 def check_shard(engine: EngineContext, shard: int) -> None:
-    """Raise StorageFailed or StorageFull if a shard is known to take no new jobs."""
+    """Raise StorageFailed or StorageFull if a shard is known to accept no new jobs."""
     try:
         engine.store.check_writable(grows=True)
     except StorageFailed as error:
@@ -86,7 +86,10 @@ def check_shard(engine: EngineContext, shard: int) -> None:
 
 
 class Pushing:
-    """One push, on its way. ``asked_ms``: for one to several queues, see PushAcross. ``room``: for one to one, see Push."""
+    """One push in progress. ``asked_ms``: for a push to several queues, see PushAcross.
+
+    ``room``: for one queue, see Push.
+    """
 
     def __init__(
         self,
@@ -103,12 +106,12 @@ class Pushing:
         pairs = [(queue, new) for queue, jobs in parts for new in jobs]
         self._items = [Item(place, queue, new, 0) for place, (queue, new) in enumerate(pairs)]
         self._durable = any(new.flags & JobFlag.DURABLE for _, new in pairs)
-        self._answers: dict[int, Job | None] = {}  #: by place; None: it was pushed, and its job is not needed
+        self._answers: dict[int, Job | None] = {}  #: by place; None: it was pushed, and the caller does not need the job
         self._instead: dict[_Name, int] = {}  #: tickets that were withdrawn
-        self._located: dict[int, int] = {}  #: shards of jobs that ids name, where those do not say it
+        self._located: dict[int, int] = {}  #: shards of jobs whose ids do not have their present shard
 
     async def run(self) -> list[list[Job]]:
-        """Push everything; answers the jobs of each part. Raises NameContested if others want the same names all the time."""
+        """Push everything; return the jobs of each part. Raises NameContested if other pushes keep taking the same names."""
         clock = self._fleet.clock
         tries, until = 0, clock.steady_ms() + limits.move_hold_ms
         while tries < limits.name_tries_max:
@@ -130,7 +133,7 @@ class Pushing:
         raise await self._partly(NameContested())
 
     async def _partly(self, error: PenstockError) -> PenstockError:
-        """Take back what is stored on other shards if something failed; return what to say of it."""
+        """After a failure, cancel what is stored on other shards, and return the error for the caller."""
         if self._asked_ms is not None and not isinstance(error, OutcomeUnknown):
             await self._take_back()
         if self._asked_ms is None or not self._answers:
@@ -149,7 +152,7 @@ class Pushing:
         )
 
     async def _take_back(self) -> None:
-        """Cancel what was stored, but for what a worker has by now and what has a name: that may have been there before."""
+        """Cancel what was stored, except jobs that a worker has by now, and jobs with a name, which may have existed before."""
         stored: dict[QueueKey, dict[int, int]] = {}
         for item in self._items:
             job = self._answers.get(item.place)
@@ -173,7 +176,7 @@ class Pushing:
         places = await self._reserve(left)
         here: dict[int, list[Item]] = {}
         elsewhere: list[tuple[Item, int]] = []
-        later: list[tuple[Item, int]] = []  # whose name is given by this very push, in another queue
+        later: list[tuple[Item, int]] = []  # their names are given by this push, in another queue
         given: set[_Name] = set()
         for item in left:
             shard = self._place_of(item, places)
@@ -197,7 +200,10 @@ class Pushing:
         await self._again(later)
 
     def _check_shards(self, here: dict[int, list[Item]], others: set[int]) -> None:
-        """Raise StorageFailed or StorageFull if one of several shards takes no writes: so nothing is stored on the others."""
+        """Raise StorageFailed or StorageFull if one of several shards accepts no writes.
+
+        Then nothing is stored on the others.
+        """
         shards = others.union(here)
         if len(shards) < 2:
             return
@@ -205,11 +211,14 @@ class Pushing:
             engine = self._engines[shard]
             parts = [(item.queue, (item.new,)) for item in here.get(shard, ())]
             if engine.buffer is not None and shard not in others and engine.buffer.takes(parts):
-                continue  # it does without its database for a while
+                continue  # the buffer works without the database for a while
             check_shard(engine, shard)
 
     async def _answer_known(self) -> None:
-        """Where queues have moved, a reservation may name a shard that its job has left: so jobs are looked for everywhere."""
+        """Answer jobs whose names exist.
+
+        After queues have moved, a reservation may name a shard that its job has left. So names are looked up on all shards.
+        """
         names: dict[str, set[str]] = {}
         numbers: set[int] = set()
         for item in self._items:
@@ -233,7 +242,7 @@ class Pushing:
         await self._again([(item, taken[item.name]) for item in items if item.name in taken])
 
     def _place_of(self, item: Item, places: dict[_Name, Reservation]) -> int:
-        """Return the shard that has the name of a job, or is to have it."""
+        """Return the shard that has the name of a job, or that is to have it."""
         if item.name is not None:
             return places[item.name].shard
         number = None if item.new.job_id is None else ids.from_uuid(item.new.job_id)
@@ -245,9 +254,10 @@ class Pushing:
     # Names.
 
     async def _reserve(self, items: Sequence[Item]) -> dict[_Name, Reservation]:
-        """Find out for each name which shard has it: that of the first job that wants it, or one where a job has it already.
+        """Find the shard of each name: that of the first job that wants it, or the one on which a job has it already.
 
-        One home after the other: who has to wait for somebody at one has nothing at the next that somebody may wait for.
+        The homes are asked one after the other. A push that waits at one home has reserved nothing at a later home for which
+        another push could wait.
         """
         homes: dict[int, dict[_Name, NameRequest]] = {}
         for item in items:
@@ -263,7 +273,7 @@ class Pushing:
         clock = self._fleet.clock
         patient_until = clock.steady_ms() + limits.name_wait_ms
         while wishes:
-            if clock.steady_ms() > patient_until + limits.name_wait_ms:  # it goes back and forth
+            if clock.steady_ms() > patient_until + limits.name_wait_ms:  # the name changes its shard again and again
                 raise NameContested
             strange: dict[int, list[NameOwner]] = {}
             for held in await self._ask_home(home, list(wishes.values())):
@@ -279,7 +289,7 @@ class Pushing:
                     if held not in idle:
                         places[held.reservation.key] = held.reservation
                         del wishes[held.reservation.key]
-                # One that is young may be about to have a job.
+                # A young reservation may be about to get a job.
                 patient = clock.steady_ms() < patient_until
                 free = [held.reservation for held in idle if not patient or held.age_ms >= limits.name_wait_ms]
                 young = young or len(free) < len(idle)
@@ -293,7 +303,10 @@ class Pushing:
                 await pause(clock, limits.name_look_ms)
 
     async def _check_nowhere(self, withdrawn: Sequence[Reservation]) -> None:
-        """Where queues have moved: a job may have been made under a ticket that is withdrawn now, and have moved on since."""
+        """Check that no job has a withdrawn name.
+
+        After queues have moved, a job may have been made under a ticket that is now withdrawn, and have moved since.
+        """
         if self._fleet.store.has_moved:
             for namespace in {each.namespace for each in withdrawn}:
                 names = [each.name for each in withdrawn if each.namespace == namespace]
@@ -304,10 +317,10 @@ class Pushing:
         try:
             return await self._engines[home].run(Reserve(wishes, durable=self._durable))
         except StorageFailed as error:
-            raise StorageFailed(f"Shard {home} looks after this jobId and cannot be asked ({error})") from error
+            raise StorageFailed(f"Shard {home} has the reservation of this jobId and cannot be reached ({error})") from error
 
     async def _without_job(self, shard: int, several: Sequence[NameOwner]) -> list[NameOwner]:
-        """Return who holds a name that no job has on its shard."""
+        """Return the reservations whose names no job on their shard has."""
         store = self._engines[shard].store
         taken: set[_Name] = set()
         for namespace in {held.reservation.namespace for held in several}:
@@ -315,10 +328,10 @@ class Pushing:
             taken.update((namespace, name) for name in await store.name_find(namespace, names))
         return [held for held in several if held.reservation.key not in taken]
 
-    # Needs.
+    # Dependencies.
 
     async def _ask(self, here: dict[int, list[Item]], places: dict[_Name, Reservation]) -> dict[int, dict[int | str, Afar]]:
-        """Ask other shards about the jobs that are needed, and have them tell how those end."""
+        """Ask other shards for the state of needed jobs, and to report their ends."""
         found: dict[int, dict[int | str, Afar]] = {}
         for shard, items in here.items():
             for namespace in {item.queue.namespace for item in items if item.new.needs}:
@@ -355,11 +368,11 @@ class Pushing:
         try:
             return await self._engines[other].run(command)
         except StorageFailed as error:
-            raise StorageFailed(f"Shard {other}, where a needed job lives, cannot be asked ({error})") from error
+            raise StorageFailed(f"Shard {other}, which has a needed job, cannot be reached ({error})") from error
 
     @staticmethod
     def _is_on(shard: int, name: _Name, places: dict[_Name, Reservation]) -> bool:
-        """Tell whether a name is given by this very push, on the shard itself."""
+        """Return whether this push gives a name, on the shard itself."""
         return name in places and places[name].shard == shard
 
     # Pushing.
@@ -379,7 +392,7 @@ class Pushing:
             self._answers.update((item.place, job) for item, job in zip(some, pushed, strict=True))
 
     async def _again(self, items: Sequence[tuple[Item, int]]) -> None:
-        """Push jobs whose names jobs on other shards have: those are the answer."""
+        """Push jobs whose names jobs on other shards have: those jobs are the answers."""
         groups: dict[tuple[int, str], list[Item]] = {}
         for item, shard in items:
             groups.setdefault((shard, item.queue.namespace), []).append(item)
@@ -393,4 +406,4 @@ class Pushing:
                 elif item.name is None:
                     raise InvalidInput(MISSPELT)
                 else:
-                    raise NameContested  # it was there a moment ago
+                    raise NameContested  # it existed a moment ago

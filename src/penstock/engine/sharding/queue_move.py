@@ -1,7 +1,7 @@
-"""What a shard does when one of its queues moves to another shard, or one of another shard moves here.
+"""The steps of a shard when one of its queues moves to another shard, or a queue of another shard moves here.
 
-Each step is one guarded write, and says which attempt it belongs to: whoever goes on with one that was given up is refused. The
-steps, and who decides what when, are in ``docs/shards.md``; ``rebalancer.py`` takes them in order.
+Each step is one guarded write, and belongs to one attempt: a step of an attempt that was given up is refused.
+``docs/shards.md`` describes the steps, and which shard decides when. ``rebalancer.py`` runs them in order.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from penstock.store.contract import Parcel
 
 
-#: How many jobs a rate limit has left, and since when (steady ms).
+#: How many jobs a rate limit still allows, and since when (steady ms).
 Bucket = tuple[float, int]
 
 
 class _OnTheMove:
-    """What the steps of a move share: the queue, and the attempt. Their answers wait for an fsync, whatever the durability."""
+    """Base of the steps of a move: the queue and the attempt. Answers wait for an fsync, whatever the durability."""
 
     __slots__ = ()
 
@@ -45,9 +45,9 @@ class _OnTheMove:
 
 
 class Freeze(_OnTheMove, Command["Queue"]):
-    """Nothing in a queue changes from now on, because it moves to the shard ``peer``.
+    """Freeze a queue, because it moves to the shard ``peer``. Nothing in it changes from now on.
 
-    Refused with RebalanceRefused while jobs of it and of another queue need each other.
+    Refused with RebalanceRefused while jobs of this queue and of another one need each other.
     """
 
     __slots__ = ("attempt", "key", "peer")
@@ -59,7 +59,7 @@ class Freeze(_OnTheMove, Command["Queue"]):
 
 
 class Prepare(_OnTheMove, Command[Move]):
-    """Make room for a queue of the shard ``move.peer``; answers where it stands: it may have to be cleared first."""
+    """Prepare for a queue of the shard ``move.peer``. Answers its state here: it may have to be cleared first."""
 
     __slots__ = ("created_at", "key", "move", "settings")
 
@@ -71,9 +71,9 @@ class Prepare(_OnTheMove, Command[Move]):
 
 
 class ImportJobs(_OnTheMove, Command[None]):
-    """Write jobs of a queue that is arriving. Those that are there already stay as they are.
+    """Write jobs of an arriving queue. Jobs that exist already are not changed.
 
-    ``later_ms``: how much the clock of this shard is ahead, and by how much leases are to be longer.
+    ``later_ms``: how far the clock of this shard is ahead, plus the time by which leases are extended.
     """
 
     __slots__ = ("attempt", "key", "later_ms", "parcels")
@@ -86,7 +86,7 @@ class ImportJobs(_OnTheMove, Command[None]):
 
 
 class ExportCrons(Command[list[tuple["CronRecord", bytes]]]):
-    """Answers some crons with what their jobs carry; fewer if that is much."""
+    """Return some crons with the payloads of their jobs; fewer crons if the payloads are large."""
 
     __slots__ = ("keys",)
 
@@ -95,7 +95,7 @@ class ExportCrons(Command[list[tuple["CronRecord", bytes]]]):
 
 
 class ImportCrons(_OnTheMove, Command[None]):
-    """Write crons of a queue that is arriving. Those that are there already stay as they are."""
+    """Write crons of an arriving queue. Crons that exist already are not changed."""
 
     __slots__ = ("attempt", "crons", "key")
 
@@ -106,7 +106,7 @@ class ImportCrons(_OnTheMove, Command[None]):
 
 
 class PackGroups(Command[list[tuple[str, "GroupLimits"]]]):
-    """Answers what is set of some groups of a queue that is leaving: those whose names come after one."""
+    """Return the settings of some groups of a leaving queue: those whose names come after a given one."""
 
     __slots__ = ("after", "key")
 
@@ -116,7 +116,7 @@ class PackGroups(Command[list[tuple[str, "GroupLimits"]]]):
 
 
 class UnloadGroups(_OnTheMove, Command[None]):
-    """Write what is set of groups of a queue that is arriving. ``later_ms``: how much the clock of this shard is ahead."""
+    """Write the settings of groups of an arriving queue. ``later_ms``: how far the clock of this shard is ahead."""
 
     __slots__ = ("attempt", "groups", "key", "later_ms")
 
@@ -128,7 +128,7 @@ class UnloadGroups(_OnTheMove, Command[None]):
 
 
 class CountJobs(Command[StateCounts]):
-    """Counts the jobs of a queue that is on its way, one by one."""
+    """Count the jobs of a moving queue, one by one."""
 
     __slots__ = ("key",)
 
@@ -137,7 +137,7 @@ class CountJobs(Command[StateCounts]):
 
 
 class CheckUnreadable(Command[None]):
-    """Look at jobs that could not be read: damaged ones are put aside."""
+    """Check jobs that could not be read: damaged ones are moved to quarantine."""
 
     __slots__ = ("ids",)
 
@@ -146,9 +146,9 @@ class CheckUnreadable(Command[None]):
 
 
 class HandOver(_OnTheMove, Command["Bucket | None"]):
-    """A queue has moved: from this commit on, it is the other shard's. ``counts``: what that has got of it.
+    """Hand over a queue: from this commit on, the other shard has it. ``counts``: the jobs that were copied there.
 
-    Answers what its rate limit has left.
+    Answers how many jobs its rate limit still allows.
     """
 
     __slots__ = ("attempt", "counts", "crons", "key")
@@ -161,7 +161,7 @@ class HandOver(_OnTheMove, Command["Bucket | None"]):
 
 
 class Open(_OnTheMove, Command[None]):
-    """A queue is here, because the shard it was on says so. Done once; again is fine."""
+    """Open a queue on its new shard, after the old shard has handed it over. Doing it twice is allowed."""
 
     __slots__ = ("attempt", "bucket", "key", "webhooks")
 
@@ -173,7 +173,7 @@ class Open(_OnTheMove, Command[None]):
 
 
 class CancelMove(_OnTheMove, Command[None]):
-    """A queue that was leaving stays after all. Refused with RebalanceRefused if it is too late for that."""
+    """Cancel the move of a leaving queue. Refused with RebalanceRefused if it is too late for that."""
 
     __slots__ = ("attempt", "key")
 
@@ -183,7 +183,7 @@ class CancelMove(_OnTheMove, Command[None]):
 
 
 class Clear(_OnTheMove, Command[int]):
-    """Delete some jobs of a queue that has moved away, or of an earlier attempt to copy it here; answers how many."""
+    """Delete some jobs of a queue that has moved away, or of an earlier attempt to copy it here. Answers how many."""
 
     __slots__ = ("attempt", "crons", "for_good", "key")
 
@@ -191,11 +191,11 @@ class Clear(_OnTheMove, Command[int]):
         self.key = key
         self.attempt = attempt
         self.crons = crons
-        self.for_good = for_good  #: it is not copied here again
+        self.for_good = for_good  #: it will not be copied here again
 
 
 class Retarget(_OnTheMove, Command[None]):
-    """Queues are to be spread over ``target`` shards. ``webhooks``: all there are, for a shard that was spare."""
+    """Begin to spread queues over ``target`` shards. ``webhooks``: all webhooks, for a shard that was spare."""
 
     __slots__ = ("epoch", "target", "webhooks")
 
@@ -206,7 +206,10 @@ class Retarget(_OnTheMove, Command[None]):
 
 
 class FinishRebalance(_OnTheMove, Command[bool]):
-    """This shard has no queue any more that belongs elsewhere: its part of the rebalance is done. Answers whether it is so."""
+    """Finish the rebalance on this shard, if it has no queue any more that belongs to another one.
+
+    Answers whether it is finished.
+    """
 
     __slots__ = ("epoch",)
 
@@ -215,12 +218,12 @@ class FinishRebalance(_OnTheMove, Command[bool]):
 
 
 async def freeze(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Freeze]) -> None:
-    """Apply a batch of departures that begin."""
+    """Apply a batch of frozen queues."""
     await work.flush()
     for command in commands:
         queue = work.tx.queue_find(command.key)
         if queue is None:
-            work.refuse(command, RebalanceRefused("The queue is gone, or on its way already."))
+            work.refuse(command, RebalanceRefused("The queue is gone, or is moving already."))
         elif (
             any(job.has(JobFlag.AWAITED) for job, _ in work.ended)
             or await work.tx.end_list(1)
@@ -233,7 +236,7 @@ async def freeze(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Fr
 
 
 async def prepare(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Prepare]) -> None:
-    """Apply a batch of arrivals that begin."""
+    """Apply a batch of prepared arrivals."""
     for command in commands:
         queue = work.tx.queue_away(command.key)
         if queue is None and work.tx.queue_find(command.key) is not None:
@@ -242,7 +245,7 @@ async def prepare(_engine: EngineContext, work: UnitOfWork, commands: Sequence[P
         if queue is None:
             queue = await work.tx.queue_arrive(command.key, command.settings, command.created_at, command.move)
         elif queue.move.standing in (Standing.LEAVING, Standing.MOVED):
-            work.refuse(command, RebalanceRefused(f"Queue {command.key.name} is on its way from this shard, not to it."))
+            work.refuse(command, RebalanceRefused(f"Queue {command.key.name} is moving from this shard, not to it."))
             continue
         elif queue.move.attempt != command.move.attempt:
             await work.tx.queue_save(queue, command.settings, command.created_at)
@@ -269,7 +272,7 @@ async def _write(work: UnitOfWork, queue: Queue, parcels: Sequence[Parcel], late
     taken = await work.tx.job_find_custom(named) if named else {}
     jobs: list[Job] = []
     for parcel in parcels:
-        # Whoever has a name on this shard already keeps it; the other one is known by its id.
+        # A job that has a name on this shard already keeps it; the other job is found by its id only.
         name = parcel.job.custom_id
         own = None if name is None or (queue.namespace_number, name) in taken else name
         jobs.append(
@@ -296,7 +299,7 @@ def _later(steady_ms: int | None, later_ms: int) -> int | None:
 
 
 async def export_crons(_engine: EngineContext, work: UnitOfWork, commands: Sequence[ExportCrons]) -> None:
-    """Apply a batch of packed crons."""
+    """Apply a batch of crons to be copied."""
     for command in commands:
         crons = await work.tx.cron_load(command.keys)
         data = await work.tx.cron_data_load(crons)
@@ -320,7 +323,7 @@ async def import_crons(_engine: EngineContext, work: UnitOfWork, commands: Seque
 
 
 async def pack_groups(_engine: EngineContext, work: UnitOfWork, commands: Sequence[PackGroups]) -> None:
-    """Apply a batch of packed limits of groups."""
+    """Apply a batch of group settings to be copied."""
     for command in commands:
         queue = work.tx.queue_away(command.key)
         found = [] if queue is None else await work.tx.group_page(queue, command.after, limits.move_slice_jobs)
@@ -328,7 +331,7 @@ async def pack_groups(_engine: EngineContext, work: UnitOfWork, commands: Sequen
 
 
 async def unload_groups(_engine: EngineContext, work: UnitOfWork, commands: Sequence[UnloadGroups]) -> None:
-    """Apply a batch of copied limits of groups."""
+    """Apply a batch of copied group settings."""
     for command in commands:
         queue = _on_its_way(work, command, Standing.ARRIVING)
         if queue is not None:
@@ -342,20 +345,20 @@ async def count_jobs(_engine: EngineContext, work: UnitOfWork, commands: Sequenc
     for command in commands:
         queue = work.tx.queue_away(command.key)
         if queue is None:
-            work.refuse(command, RebalanceRefused("The queue is not on its way."))
+            work.refuse(command, RebalanceRefused("The queue is not moving."))
         else:
             work.answer(command, await work.tx.queue_count(queue))
 
 
 async def check_unreadable(_engine: EngineContext, work: UnitOfWork, commands: Sequence[CheckUnreadable]) -> None:
-    """Apply a batch of looks at damaged jobs."""
+    """Apply a batch of checks of jobs that could not be read."""
     for command in commands:
         await work.tx.payload_load(command.ids)
         work.answer(command, None)
 
 
 async def hand_over(_engine: EngineContext, work: UnitOfWork, commands: Sequence[HandOver]) -> None:
-    """Apply a batch of finished departures: this is the moment in which a queue changes its shard."""
+    """Apply a batch of handed over queues: this is the moment at which a queue changes its shard."""
     for command in commands:
         queue = _on_its_way(work, command, Standing.LEAVING)
         if queue is None:
@@ -371,7 +374,7 @@ async def hand_over(_engine: EngineContext, work: UnitOfWork, commands: Sequence
 
 
 async def open_(engine: EngineContext, work: UnitOfWork, commands: Sequence[Open]) -> None:
-    """Apply a batch of finished arrivals."""
+    """Apply a batch of opened queues."""
     for command in commands:
         queue = work.tx.queue_away(command.key)
         if queue is None:  # it was opened before, and may have been removed since
@@ -388,7 +391,7 @@ async def open_(engine: EngineContext, work: UnitOfWork, commands: Sequence[Open
 
 
 async def cancel_move(_engine: EngineContext, work: UnitOfWork, commands: Sequence[CancelMove]) -> None:
-    """Apply a batch of departures that are given up."""
+    """Apply a batch of cancelled moves."""
     for command in commands:
         queue = _on_its_way(work, command, Standing.LEAVING)
         if queue is not None:
@@ -398,14 +401,14 @@ async def cancel_move(_engine: EngineContext, work: UnitOfWork, commands: Sequen
 
 
 async def clear(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Clear]) -> None:
-    """Apply a batch of deletions. What is empty after an earlier attempt is ready for the next."""
+    """Apply a batch of deletions. A queue that is empty after an earlier attempt is ready for the next one."""
     for command in commands:
         queue = work.tx.queue_away(command.key)
         if queue is None or queue.move.standing not in (Standing.MOVED, Standing.CLEARING):
             work.refuse(command, RebalanceRefused("There is nothing to clear."))
             continue
         if queue.move.attempt != command.attempt:
-            work.refuse(command, RebalanceRefused("Somebody else has begun anew."))
+            work.refuse(command, RebalanceRefused("Another attempt to move the queue has begun."))
             continue
         count = await work.tx.queue_clear(queue, limits.move_slice_jobs)
         if not count:
@@ -421,7 +424,7 @@ async def retarget(engine: EngineContext, work: UnitOfWork, commands: Sequence[R
     for command in commands:
         layout = work.tx.layout
         if layout is None or layout.epoch != command.epoch or layout.target not in (None, command.target):
-            work.refuse(command, RebalanceRefused("Another rebalance is under way."))
+            work.refuse(command, RebalanceRefused("Another rebalance is in progress."))
             continue
         if layout.target is None:
             if layout.shard >= layout.shards:
@@ -435,7 +438,7 @@ async def retarget(engine: EngineContext, work: UnitOfWork, commands: Sequence[R
 
 
 async def finish_rebalance(engine: EngineContext, work: UnitOfWork, commands: Sequence[FinishRebalance]) -> None:
-    """Apply a batch of finished rebalances. The catalog is as new as the transaction, and nobody can add to it meanwhile."""
+    """Apply a batch of finished rebalances. The catalog is as new as the transaction, and cannot change during it."""
     for command in commands:
         layout = work.tx.layout
         if layout is None or layout.target is None or layout.epoch != command.epoch:
@@ -455,7 +458,7 @@ async def finish_rebalance(engine: EngineContext, work: UnitOfWork, commands: Se
 def _on_its_way(
     work: UnitOfWork, command: ImportJobs | ImportCrons | UnloadGroups | HandOver | Open | CancelMove, standing: Standing
 ) -> Queue | None:
-    """Return the queue of a step if it stands where the step expects it; otherwise the step is refused."""
+    """Return the queue of a step if its state is the one that the step expects; otherwise refuse the step."""
     queue = work.tx.queue_away(command.key)
     if queue is not None and queue.move.standing is standing and queue.move.attempt == command.attempt:
         return queue
@@ -471,7 +474,7 @@ async def _remove_crons(work: UnitOfWork, keys: Sequence[CronKey]) -> None:
 
 
 async def _add_webhooks(engine: EngineContext, work: UnitOfWork, webhooks: Sequence[WebhookRecord]) -> None:
-    """Register webhooks under the ids they have on other shards; what each shard has delivered is counted there."""
+    """Register webhooks under the ids they have on other shards. Each shard counts its own deliveries."""
     fresh = [
         msgspec.structs.replace(each, cursor=engine.store.journal_next, successes=0, failures=0, last_triggered=None)
         for each in webhooks

@@ -1,7 +1,7 @@
-"""Moves queues to the shards they belong to when the number of shards changes, one at a time, while everything goes on.
+"""Moves queues to their new shards when the number of shards changes, one at a time, while the server continues to work.
 
-What is to be done is written in the stores, and what was done is, too: so whichever server leads goes on from there, after a
-crash of another or of its own. ``queue_move.py`` has the steps; each is refused if it is not its turn.
+The stores record what is to be done, and what was done. So after a crash, any server that leads continues from there.
+``queue_move.py`` has the steps; each is refused if it is not its turn.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("penstock.rebalance")
 
 LEAD: Final = "rebalance"
-#: What has finished first: most of it, and nobody waits for it.
+#: Completed jobs first: they are the most, and no client waits for them.
 _STATES: Final = (
     State.COMPLETED,
     State.DEAD,
@@ -69,28 +69,28 @@ class ShardView(msgspec.Struct):
 
     shard: int
     up: bool
-    shards: int | None  #: over how many queues are spread, as far as this one knows; None if it was never reached
+    shards: int | None  #: number of shards over which queues are spread, as this one knows; None if it was never reached
     epoch: int | None
     target: int | None
-    spare: bool  #: it has no queues, and may be left away
+    spare: bool  #: it has no queues, and may be removed
     queues: int
-    misplaced: int  #: queues that belong on another shard, by the rebalance that is under way or would be the next
-    moved: int  #: queues that have moved away in the rebalance that is under way
+    misplaced: int  #: queues that belong on another shard, by the current rebalance or by the next one
+    moved: int  #: queues that have moved away in the current rebalance
 
 
 class Overview(msgspec.Struct):
-    """How the shards are doing."""
+    """The state of the shards."""
 
     shards: list[ShardView]
     rebalancing: bool
     target: int | None
     left: int  #: queues that are still to be moved
-    moving: list[str]  #: those that are not served right now
-    waiting: str | None  #: what the server that moves them waits for; only that one knows
+    moving: list[str]  #: queues that are not served now
+    waiting: str | None  #: why the server that moves them waits; only that server knows
 
 
 class Rebalancer(PeriodicService):
-    """One per server; the one that leads on the first shard works."""
+    """One per server; only the one that leads on the first shard works."""
 
     every_ms = 1_000
 
@@ -100,10 +100,10 @@ class Rebalancer(PeriodicService):
         self._lead_until = 0
         self.waiting: str | None = None
 
-    # What operators ask for.
+    # Commands of operators.
 
     def overview(self) -> Overview:
-        """Tell where everything is, as far as this server knows."""
+        """Return the place of all queues, as far as this server knows."""
         layouts = self._fleet.store.layouts
         target = self._target(layouts)
         wanted = target or max((each.shards for each in layouts), default=len(self._fleet.engines))
@@ -138,9 +138,9 @@ class Rebalancer(PeriodicService):
         return next((each.target for each in layouts if each.target is not None), None)
 
     async def begin(self, target: int | None = None) -> Overview:
-        """Begin to spread the queues over so many shards (None: over all there are). Raises RebalanceRefused.
+        """Begin to spread the queues over a number of shards (None: over all that exist). Raises RebalanceRefused.
 
-        Once this returns it goes on by itself, on whichever server leads, until it is done.
+        After this returns, the rebalance continues until it is done, on whichever server leads.
         """
         store, engines = self._fleet.store, self._fleet.engines
         wanted = len(engines) if target is None else target
@@ -167,7 +167,7 @@ class Rebalancer(PeriodicService):
         return self.overview()
 
     async def _retarget(self, target: int) -> None:
-        """Write into every store what is to be done, the first one first: from then on it will be."""
+        """Record the target in every store, the first one first. From then on the rebalance will be done."""
         webhooks = self._fleet.store.webhook_list()
         epoch = min(each.epoch for each in self._fleet.store.layouts)
         for engine in self._fleet.engines:
@@ -175,10 +175,10 @@ class Rebalancer(PeriodicService):
             if layout is not None and layout.epoch == epoch and layout.target is None:
                 await engine.run(Retarget(epoch, target, webhooks))
 
-    # Doing it.
+    # Work.
 
     async def run_once(self) -> None:
-        """Do all that is to be done, if this server leads."""
+        """Do all that is left to do, if this server leads."""
         target = self._target(self._fleet.store.layouts)
         if target is None:
             self.waiting = None
@@ -188,7 +188,7 @@ class Rebalancer(PeriodicService):
         try:
             await self._go_on(target)
             self.waiting = None
-        except _LeadLostError as error:  # whoever has it now looks after the queue that was on its way
+        except _LeadLostError as error:  # the new leader continues with the queue that was moving
             log.info("rebalance goes on elsewhere", reason=str(error))
         except PenstockError as error:
             self.waiting = str(error)
@@ -196,7 +196,10 @@ class Rebalancer(PeriodicService):
             await self._let_go()
 
     async def _take_lead(self) -> bool:
-        """Take the lead, or keep it; return whether that worked. It only saves work: the stores refuse what others write."""
+        """Become or stay the leader; return whether that worked.
+
+        It only saves work: the stores refuse writes of other servers.
+        """
         now = self._engine.clock.steady_ms()
         if now < self._lead_until - limits.lead_ms // 2:
             return True
@@ -234,7 +237,7 @@ class Rebalancer(PeriodicService):
         return layout is not None and (layout.target is None or await engine.run(FinishRebalance(layout.epoch)))
 
     async def _look_after(self, engine: EngineContext, queue: Queue, target: int) -> None:
-        """Take a queue to where it belongs, wherever it stands now."""
+        """Move a queue to the shard where it belongs, from whatever state it is in."""
         standing = queue.move.standing
         if standing is Standing.HERE:
             peer = shard_for(queue.key, target)
@@ -250,7 +253,7 @@ class Rebalancer(PeriodicService):
                 await self._forget(engine, queue)
 
     async def _forget(self, engine: EngineContext, queue: Queue) -> None:
-        """Forget what was copied of a queue that was then removed where it was."""
+        """Delete what was copied of a queue that was then removed on its old shard."""
         key, move = queue.key, queue.move._replace(standing=Standing.ARRIVING, attempt=random_name())
         crons = await self._crons_of(engine, key)
         await engine.run(Prepare(key, queue.settings, queue.created_at, move))
@@ -282,9 +285,9 @@ class Rebalancer(PeriodicService):
         log.info("queue moved", queue=key, shard=target.store.shard, jobs=jobs, frozen_ms=frozen_ms)
 
     async def _copy(self, source: EngineContext, target: EngineContext, queue: Queue) -> tuple[int, Bucket | None]:
-        """Copy everything, compare, and have the old shard say that it has moved.
+        """Copy everything, compare, and let the old shard hand the queue over.
 
-        Returns how many jobs it has, and what its rate limit has left.
+        Returns the number of its jobs, and how many jobs its rate limit still allows.
         """
         key, attempt = queue.key, queue.move.attempt
         move = await target.run(
@@ -340,18 +343,18 @@ class Rebalancer(PeriodicService):
 
     @staticmethod
     async def _pack(source: EngineContext, ids: list[int]) -> tuple[list[Parcel], list[int]]:
-        """Read the first of some jobs; return them, and the ids of the others. Damaged ones are put aside."""
+        """Read the first of some jobs; return them, and the ids of the others. Damaged ones are moved to quarantine."""
         some = ids[: limits.move_slice_jobs]
         parcels = await source.store.job_export(some)
         read = {parcel.job.id for parcel in parcels}
-        reached = some.index(parcels[-1].job.id) + 1 if parcels else len(some)  # the rest may have been too much at once
+        reached = some.index(parcels[-1].job.id) + 1 if parcels else len(some)  # the others may be too large
         damaged = [job_id for job_id in some[:reached] if job_id not in read]
         if damaged:
             await source.run(CheckUnreadable(damaged))
         return parcels, ids[reached:]
 
     async def _copy_groups(self, source: EngineContext, target: EngineContext, queue: Queue) -> None:
-        """Copy what is set of the groups of a queue, once its jobs are there."""
+        """Copy the settings of the groups of a queue, after its jobs."""
         last = ""
         later_ms = target.clock.steady_ms() - source.clock.steady_ms()
         while groups := await source.run(PackGroups(queue.key, last)):
@@ -359,7 +362,7 @@ class Rebalancer(PeriodicService):
             last = groups[-1][0]
 
     async def _get_above(self, engine: EngineContext, highest: int) -> None:
-        """Have new ids of a shard be above all that were copied to it: they are places in line, too."""
+        """Make sure that new ids of a shard are above all numbers that were copied to it. Ids are also places in line."""
         engine.ids.use(node=engine.store.node, floor=highest)
         until = engine.clock.steady_ms() + limits.move_hold_ms
         while engine.clock.now_ms() <= time_of(highest) and engine.clock.steady_ms() < until:
@@ -368,7 +371,7 @@ class Rebalancer(PeriodicService):
     async def _finish(
         self, source: EngineContext, target: EngineContext, queue: Queue, bucket: Bucket | None = None
     ) -> None:
-        """The old shard has said that the queue has moved: open it on the new one, and delete what is left on the old one."""
+        """Open a queue on its new shard, after it was handed over, and delete what is left on the old one."""
         key, attempt = queue.key, queue.move.attempt
         webhooks = [
             each for each in source.store.webhook_list() if each.namespace == key.namespace and each.queue == key.name
@@ -381,11 +384,11 @@ class Rebalancer(PeriodicService):
     async def _stay(self, source: EngineContext, key: QueueKey, attempt: int) -> None:
         try:
             await source.run(CancelMove(key, attempt))
-        except PenstockError as error:  # it has left, or its shard is gone: the next round sees
+        except PenstockError as error:  # it has left, or its shard has failed: the next round finds out
             log.warning("a queue that could not be moved is not open again yet", queue=key, reason=str(error))
 
     async def _let_go(self) -> None:
-        """Have all queues served that are leaving: nobody is moving them now."""
+        """Let all leaving queues be served again, because no server is moving them now."""
         for engine in self._fleet.engines:
             for queue in list(engine.store.away.values()):
                 if queue.move.standing is Standing.LEAVING and engine.store.status().writable:
@@ -402,4 +405,4 @@ class _LeadLostError(PenstockError):
 
 
 class _TiedError(PenstockError):
-    """A queue cannot be moved now; the others can."""
+    """This queue cannot be moved now; the others can."""

@@ -1,13 +1,13 @@
-"""Flows that span shards. Nothing is written on two shards in one transaction, and nothing is lost between two.
+"""Flows that span shards. No transaction spans two shards, and nothing is lost between two.
 
-Before a job is pushed that needs one of another shard, that shard is asked (``WatchJobs``): it answers how the needed job
-stands and, in the same transaction, notes who has asked. From then on the end of the needed job is put down for the shard
-that asked (``Transaction.relay_end``), in the transaction of the end. The relayer tells it there (``ApplyRemoteEnds``),
-where it is what the end of a job of that shard is, and then forgets it (``RecordDelivered``). Telling twice changes nothing:
-what broke off is begun again.
+Before a job is pushed that needs one on another shard, that shard is asked (``WatchJobs``). It answers the state of the
+needed job and, in the same transaction, records which shard has asked. From then on, the transaction that ends the needed
+job also stores the end for that shard (``Transaction.relay_end``). The relayer sends it there (``ApplyRemoteEnds``), where
+it is applied like the end of a job of that shard, and then deletes it (``RecordDelivered``). Sending it twice changes
+nothing, so an interrupted relay is repeated.
 
-A shard may be told of an end before the push that asked for it is there, so an end is told again as long as such a push may
-be under way. The auditor looks now and then whether what jobs wait for was asked for at all.
+A shard may get an end before the push that asked for it is stored. So an end is sent again as long as such a push may be in
+progress. From time to time the auditor checks that every dependency on another shard is recorded there.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 
 class WatchJobs(Command[list[Afar | None]]):
-    """Have a shard told how jobs end. Answers how they stand, or None for one that is not there.
+    """Ask for the ends of jobs on behalf of a shard. Answers the state of each job; None: there is no such job.
 
-    ``namespace``: whose jobs they must be.
+    ``namespace``: the jobs must be in it.
     """
 
     __slots__ = ("jobs", "namespace", "shard")
@@ -53,7 +53,7 @@ class WatchJobs(Command[list[Afar | None]]):
 
 
 class Audit(Command[list[JobEnd]]):
-    """See to it that a shard is told how jobs end that it waits for. Answers the ends it should have been told of long ago."""
+    """Make sure that a shard gets the ends of jobs that it waits for. Answers the ends that it should have got long ago."""
 
     __slots__ = ("jobs", "shard")
 
@@ -63,13 +63,13 @@ class Audit(Command[list[JobEnd]]):
 
 
 class DueShards(Command[set[int]]):
-    """Answer which shards are to be told something now."""
+    """Return the shards to which ends are to be sent now."""
 
     __slots__ = ()
 
 
 class DueRelays(Command[list[Relay]]):
-    """Answer some of the ends that a shard is to be told now."""
+    """Return some of the ends that are to be sent to a shard now."""
 
     __slots__ = ("shard",)
 
@@ -78,7 +78,7 @@ class DueRelays(Command[list[Relay]]):
 
 
 class ApplyRemoteEnds(Command[None]):
-    """Hear how jobs of another shard have ended; each with a job that does not need it any more, or 0."""
+    """Apply ends of jobs of another shard, each with a job that does not need the ended job any more, or 0."""
 
     __slots__ = ("ends",)
 
@@ -87,7 +87,7 @@ class ApplyRemoteEnds(Command[None]):
 
 
 class RecordDelivered(Command[int | None]):
-    """Note that ends were told. Answers in how many ms the first of them is to be told again; None: none is."""
+    """Record that ends were sent. Answers after how many ms the next of them is to be sent again; None: none is."""
 
     __slots__ = ("relays",)
 
@@ -96,14 +96,14 @@ class RecordDelivered(Command[int | None]):
 
 
 class Cancelled(NamedTuple):
-    """What became of children that were to be cancelled."""
+    """Outcome of cancelling children."""
 
-    idle: int  #: how many were cancelled
-    gone: frozenset[int]  #: those that are not there any more
+    idle: int  #: number of cancelled jobs
+    gone: frozenset[int]  #: jobs that do not exist any more
 
 
 class CancelIdle(Command[Cancelled]):
-    """Cancel those of some jobs that nobody works on yet. A job of another shard, which needs them, does so no more."""
+    """Cancel those of some jobs that no worker has. The job of another shard that needs them does not need them any more."""
 
     __slots__ = ("jobs", "spared")
 
@@ -117,7 +117,7 @@ class CancelIdle(Command[Cancelled]):
 
 
 class OpenNeeds(Command[list[Dependency]]):
-    """Answer a page of what jobs of this shard wait for, see ``Transaction.need_page``."""
+    """Return a page of what jobs of this shard wait for, see ``Transaction.need_page``."""
 
     __slots__ = ("after",)
 
@@ -126,12 +126,12 @@ class OpenNeeds(Command[list[Dependency]]):
 
 
 async def watch_jobs(_engine: EngineContext, work: UnitOfWork, commands: Sequence[WatchJobs]) -> None:
-    """Apply a batch of questions about needed jobs."""
+    """Apply a batch of requests for the ends of jobs."""
     await work.prefetch([job_id for command in commands for job_id in command.jobs])
     for command in commands:
         found: list[Afar | None] = []
         alive: list[int] = []
-        dead: list[int] = []  # they may be brought back
+        dead: list[int] = []  # they may be retried
         for job_id in command.jobs:
             job = await work.find(command.namespace, job_id)
             found.append(None if job is None else await look_at(work, job))
@@ -154,7 +154,7 @@ async def audit(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Aud
         asked: list[int] = []
         for job_id in command.jobs:
             job = await work.known(job_id)
-            if known.get(job_id) is not None:  # it is being told
+            if known.get(job_id) is not None:  # it is being sent
                 continue
             if job is None:
                 ends.append(vanished(job_id))
@@ -171,14 +171,14 @@ async def audit(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Aud
 
 
 async def due_shards(_engine: EngineContext, work: UnitOfWork, commands: Sequence[DueShards]) -> None:
-    """Apply a batch of questions for who is to be told something."""
+    """Apply a batch of lookups of shards."""
     shards = await work.tx.relay_shards()
     for command in commands:
         work.answer(command, shards)
 
 
 async def due_relays(_engine: EngineContext, work: UnitOfWork, commands: Sequence[DueRelays]) -> None:
-    """Apply a batch of questions for what is to be told."""
+    """Apply a batch of lookups of ends."""
     for command in commands:
         work.answer(command, await work.tx.relay_due(command.shard, limits.relays_batch_max))
 
@@ -194,7 +194,7 @@ async def apply_remote_ends(engine: EngineContext, work: UnitOfWork, commands: S
 
 
 async def record_delivered(_engine: EngineContext, work: UnitOfWork, commands: Sequence[RecordDelivered]) -> None:
-    """Apply a batch of notes about what was told."""
+    """Apply a batch of ends that were sent."""
     for command in commands:
         again: list[tuple[Relay, int]] = []
         done: list[Relay] = []
@@ -207,7 +207,7 @@ async def record_delivered(_engine: EngineContext, work: UnitOfWork, commands: S
                 step = limits.relay_steps_ms[each.told] if each.told < len(limits.relay_steps_ms) else limits.relay_ms
                 again.append((each, min(work.now_ms + step, last_ms)))
             elif each.end.state is Need.FAILED and await work.known(each.end.job) is not None:
-                kept.append(each)  # it may be brought back, and then end once more
+                kept.append(each)  # it may be retried, and then end again
             else:
                 done.append(each)
         if again:
@@ -220,7 +220,7 @@ async def record_delivered(_engine: EngineContext, work: UnitOfWork, commands: S
 
 
 async def cancel_idle(_engine: EngineContext, work: UnitOfWork, commands: Sequence[CancelIdle]) -> None:
-    """Apply a batch of cancelled children whose parents live elsewhere."""
+    """Apply a batch of cancelled children whose parents are on another shard."""
     for command in commands:
         await work.prefetch(command.jobs)
         told = await work.tx.relay_asked(command.jobs, shard_of(command.spared))
@@ -242,13 +242,13 @@ async def cancel_idle(_engine: EngineContext, work: UnitOfWork, commands: Sequen
 
 
 async def open_needs(_engine: EngineContext, work: UnitOfWork, commands: Sequence[OpenNeeds]) -> None:
-    """Apply a batch of questions for what jobs wait for."""
+    """Apply a batch of lookups of dependencies."""
     for command in commands:
         work.answer(command, await work.tx.need_page(command.after, limits.slice_jobs_max))
 
 
 def _is_up(engine: EngineContext) -> bool:
-    """Tell whether a shard takes what needs no more room on disk."""
+    """Return whether a shard accepts writes that need no more space on disk."""
     try:
         engine.store.check_writable(grows=False)
     except PenstockError:
@@ -257,7 +257,7 @@ def _is_up(engine: EngineContext) -> bool:
 
 
 class Relayer(PeriodicService):
-    """Tells other shards of the ends that they wait for: at once after the commit, and again until it is sure to be known."""
+    """Sends ends to the shards that wait for them: at once after the commit, and again until they have certainly arrived."""
 
     every_ms = 1_000
 
@@ -267,12 +267,12 @@ class Relayer(PeriodicService):
         self._next_ms: int | None = None
 
     async def round(self) -> None:
-        """Tell what there is to be told now, for somebody who waits for it. What cannot be told now is told later."""
+        """Send all ends that are due now, for a caller that waits for it. Ends that cannot be sent now are sent later."""
         with contextlib.suppress(PenstockError):
             await self._tell_all()
 
     async def run_once(self) -> None:
-        """Tell every other shard that can be reached."""
+        """Send the due ends to every other shard that can be reached."""
         while (self._woken or self._engine.leads) and _is_up(self._engine):
             self._woken = False
             self._next_ms = await self._tell_all()
@@ -280,13 +280,13 @@ class Relayer(PeriodicService):
                 break
 
     async def _tell_all(self) -> int | None:
-        """Tell all shards; return in how many ms something is to be told again."""
+        """Send to all shards; return after how many ms something is to be sent again."""
         due = await self._engine.run(DueShards())
         waits = await asyncio.gather(*(self._tell(other) for other in self._others if other.store.shard in due))
         return min((each for each in waits if each is not None), default=None)
 
     async def _tell(self, other: EngineContext) -> int | None:
-        """Tell one shard; return in how many ms something is to be told again."""
+        """Send to one shard; return after how many ms something is to be sent again."""
         wait_ms: int | None = None
         while self.goes_on() and _is_up(other):
             due = await self._engine.run(DueRelays(other.store.shard))
@@ -294,7 +294,7 @@ class Relayer(PeriodicService):
                 break
             try:
                 await other.run(ApplyRemoteEnds([(each.end, each.spared) for each in due]))
-            except PenstockError:  # it is down: next time
+            except PenstockError:  # it has failed: it is tried again in the next round
                 return self.every_ms
             again_ms = await self._engine.run(RecordDelivered(due))
             wait_ms = again_ms if wait_ms is None else min(wait_ms, again_ms or wait_ms)
@@ -309,7 +309,7 @@ class Relayer(PeriodicService):
 
 
 class Auditor(PeriodicService):
-    """Makes sure that what jobs of a shard wait for on others is known there. What is told in time needs no audit."""
+    """Makes sure that dependencies of a shard on other shards are recorded there. Ends that arrive in time need no audit."""
 
     every_ms = limits.MINUTE_MS
 
@@ -320,7 +320,7 @@ class Auditor(PeriodicService):
         self._after = (0, 0)
 
     async def run_once(self) -> None:
-        """Go on through the open dependencies, a bounded number of them."""
+        """Check a bounded number of open dependencies, and continue there next time."""
         engine = self._engine
         if not engine.leads:
             return

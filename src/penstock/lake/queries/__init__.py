@@ -1,5 +1,5 @@
-"""What people ask of a lake, answered with pyarrow alone.
+"""Queries of a lake, with pyarrow only.
 
-Every function takes rows of gold tables, partial or folded, and gives a table: what is asked only adds, so it does not
-matter in how many pieces the lake was built. ``questions`` puts it together: from names and windows to answers.
+Every function takes rows of gold tables, partial or folded, and returns a table. Queries only add, so the result does not
+depend on the number of batches that built the lake. ``api`` combines them: from names and windows to answers.
 """

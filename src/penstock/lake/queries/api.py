@@ -1,6 +1,6 @@
-"""Questions to a lake, and its answers: which rows are read for each, and what is made of them.
+"""Questions to a lake, and their answers: the rows that each reads, and the computation.
 
-What was read is kept for the next question, as long as its table has not changed.
+Rows are cached for the next question, as long as their table has not changed.
 """
 
 from __future__ import annotations
@@ -38,33 +38,33 @@ if TYPE_CHECKING:
     from penstock.lake.location import Lake
     from penstock.lake.tables import Table
 
-#: How much of what was read is kept for the next question.
+#: The size of the cache for rows, in bytes.
 KEPT_BYTES: Final = 64 * 1024 * 1024
 KEPT_MAX: Final = 64
-#: Steps that are taken unless others are asked for: the finest that make no more than STEPS of the window.
+#: The default steps: the finest one with no more than STEPS steps in the window.
 STEPS: Final = (MINUTE_MS, 5 * MINUTE_MS, 15 * MINUTE_MS, HOUR_MS, 6 * HOUR_MS, DAY_MS)
 STEPS_GOOD: Final = 300
-#: What questions are about unless they say otherwise: the last day that the lake knows of.
+#: The default window: the last day of the lake.
 WINDOW_MS: Final = DAY_MS
-#: Shards that a server can have.
+#: The largest number of shards of a server.
 SHARDS_MAX: Final = 64
-#: How many times as many rows are looked at for one queue: most of them are passed over.
+#: The factor by which more rows may be read for one queue: most of them are skipped.
 ONE_QUEUE: Final = 10
 BY: Final = {"queue": ("namespace", "queue"), "namespace": ("namespace",), "all": ()}
 
 
 class QuestionInvalid(ValueError):
-    """What was asked cannot be answered."""
+    """The question is invalid."""
 
 
 class Question(msgspec.Struct, kw_only=True):
-    """What is asked. Moments are wall-clock milliseconds; what is None is chosen from what there is."""
+    """A question. Times are wall-clock milliseconds; fields that are None get a default from the data."""
 
     namespace: str | None = None  #: None: all
     queue: str | None = None  #: None: all
     start: int | None = None
     end: int | None = None  #: not included
-    now: int | None = None  #: the end, if nothing is known of a namespace and none is given
+    now: int | None = None  #: the end, if a namespace has no data and no end is given
     step: int | None = None  #: ms, whole minutes
     by: str = "queue"  #: or namespace, or all
     kind: str = "wait"
@@ -77,7 +77,7 @@ class Question(msgspec.Struct, kw_only=True):
 
 
 class Answer(NamedTuple):
-    """Rows, and what else is to be said: ``from``, ``to`` and ``step_ms`` as far as there are any."""
+    """Rows, and further fields: ``from``, ``to`` and ``step_ms``, if they exist."""
 
     rows: pa.Table
     about: dict[str, Any]
@@ -94,18 +94,18 @@ class Insights:
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
         self._tables: dict[str, DeltaTable] = {}
-        self._logs: dict[str, tuple[int, int] | None] = {}  #: which log each of them was opened from
+        self._logs: dict[str, tuple[int, int] | None] = {}  #: the identity of each table's log
         self._kept: OrderedDict[tuple[Any, ...], _CachedTable] = OrderedDict()
-        self.reads = 0  #: how often files were read
+        self.reads = 0  #: number of file reads
 
     def ask(self, name: str, question: Question) -> Answer:
         """Answer a question by its name, see QUESTIONS."""
         return QUESTIONS[name](self, question)
 
-    # What there is.
+    # Questions.
 
     def overview(self, question: Question) -> Answer:
-        """Tell which tables there are, and how fresh: rows of table, version, when it was last written."""
+        """Return the tables, and their age: rows of table, version, time of the last write."""
         rows = []
         for path, table in TABLES.items():
             found = self._open(table)
@@ -128,7 +128,7 @@ class Insights:
         return Answer(pa.Table.from_pylist(rows, schema), about)
 
     def queues(self, question: Question) -> Answer:
-        """Tell what each queue did in a window."""
+        """Return the totals of each queue in a window."""
         window = self.window(question)
         whole = window._replace(step=max(MINUTE_MS, window.end - window.start))
         rows = totals(self._rows(MINUTES, question, window.start, window.end), window, _by(question))
@@ -140,7 +140,7 @@ class Insights:
         return self._answer(rows, question, window, stepped=False)
 
     def series(self, question: Question) -> Answer:
-        """Tell what happened step by step."""
+        """Return counts by step."""
         unknown = next((each for each in question.columns if each not in COLUMNS), None)
         if unknown is not None:
             raise QuestionInvalid(f"columns has {unknown!r}: expected some of {', '.join(COLUMNS)}")
@@ -149,11 +149,11 @@ class Insights:
         return self._answer(series(rows, window, _by(question), question.columns), question, window)
 
     def latency(self, question: Question) -> Answer:
-        """Tell percentiles step by step."""
+        """Return percentiles by step."""
         return self._latency(question, whole=False)
 
     def latency_whole(self, question: Question) -> Answer:
-        """Tell percentiles of the whole window."""
+        """Return percentiles of the whole window."""
         return self._latency(question, whole=True)
 
     def _latency(self, question: Question, *, whole: bool) -> Answer:
@@ -168,28 +168,28 @@ class Insights:
         return self._answer(found, question, window, stepped=not whole)
 
     def failures(self, question: Question) -> Answer:
-        """Tell what went wrong."""
+        """Return failures."""
         window = self.window(question)
         rows = self._rows(FAILURES, question, window.start, window.end)
         return self._answer(failures(rows, window, _by(question)), question, window, stepped=False)
 
     def backlog(self, question: Question) -> Answer:
-        """Tell depth and age step by step."""
+        """Return depth and age by step."""
         window = self.window(question)
         return self._answer(
             backlog(self._rows(BACKLOG, question, None, window.end), window, _by(question)), question, window
         )
 
     def workers(self, question: Question) -> Answer:
-        """Tell how well workers are used, step by step."""
+        """Return the utilisation of workers, by step."""
         window = self.window(question)
         rows = self._rows(WORKERS, question, window.start, window.end)
-        # Of a look on another day, the number of workers may still be the best that is known.
+        # From a snapshot on another day, the number of workers may still be the best known value.
         fleet = self._rows(FLEET, msgspec.structs.replace(question, queue=None), window.start - DAY_MS, window.end)
         return self._answer(workers(rows, fleet, window, _by(question)), question, window)
 
     def tenants(self, question: Question) -> Answer:
-        """Tell who got how much, and how even that is. Of one namespace, there are no shares: they would tell of the others."""
+        """Return the share of each tenant, and Jain's index. For one namespace, no shares: they would reveal others."""
         window = self.window(question)
         rows = tenants(self._rows(TENANTS, question, window.start, window.end), window)
         fair: dict[str, float | None] = dict.fromkeys(("busy_ms", "completions", "served"))
@@ -204,7 +204,7 @@ class Insights:
         return answer
 
     def slo(self, question: Question) -> Answer:
-        """Tell how well objectives are met."""
+        """Return the state of the objectives."""
         end = self.window(question).end
         objectives = [
             each for each in objectives_of(self.lake)
@@ -215,19 +215,19 @@ class Insights:
         return self._answer(rows, question, Window(start, end), stepped=False)
 
     def forecast(self, question: Question) -> Answer:
-        """Foretell the backlog."""
+        """Return a forecast of the backlog."""
         end = self.window(question).end
         rows = drains(self._rows(BACKLOG, question, None, end), end, _by(question))
         return self._answer(rows, question, Window(end, end), stepped=False)
 
     def counted(self, question: Question, start: int, end: int) -> tuple[pa.Table, pa.Table]:
-        """Return what objectives are measured by: rows of gold/latency and of gold/minutes."""
+        """Return the rows with which objectives are measured: of gold/latency and of gold/minutes."""
         return self._rows(LATENCY, question, start, end), self._rows(MINUTES, question, start, end)
 
-    # How it is done.
+    # Implementation.
 
     def window(self, question: Question) -> Window:
-        """Return the window of a question: the last day that the lake knows of, unless it says otherwise."""
+        """Return the window of a question; by default, the last day of the lake."""
         end = question.end if question.end is not None else self._known_until(question)
         start = question.start if question.start is not None else end - WINDOW_MS
         if start >= end:
@@ -246,7 +246,7 @@ class Insights:
     def _known_until(self, question: Question) -> int:
         known = self._last_minute(question)
         if known is None and self._open(MINUTES) is not None:
-            known = question.now  # a namespace that did nothing yet is no error, and is not told when others did something
+            known = question.now  # a namespace without data is valid, and must not learn the times of others
         if known is None:
             raise LakeMissing(self.lake.address)
         return known
@@ -255,7 +255,7 @@ class Insights:
         return next((last_minute(each) for each in self._edge(question, newest=True)), None)
 
     def _edge(self, question: Question, *, newest: bool) -> Iterator[pa.Table]:
-        """Look for the last, or first, day on which anything happened in a namespace; yield its minutes, in order of time."""
+        """Find the last, or first, day with data of a namespace; yield its minutes, in order of time."""
         found = self._open(MINUTES)
         if found is None:
             return
@@ -271,19 +271,19 @@ class Insights:
             rows = rows.slice(0, question.limit)
         if rows.num_rows > question.rows_max:
             raise QuestionInvalid(
-                f"The answer has {rows.num_rows} rows, and at most {question.rows_max} are told at once (insight_rows_max). "
+                f"The answer has {rows.num_rows} rows, and at most {question.rows_max} are returned (insight_rows_max). "
                 "Name a queue, ask for longer steps, for less time, or by=namespace."
             )
         about: dict[str, Any] = {"from": window.start, "to": window.end}
         return Answer(rows, about | {"step_ms": window.step} if stepped else about)
 
     def _open(self, table: Table) -> DeltaTable | None:
-        """Return a table as it is now."""
+        """Return the present version of a table."""
         found = self._tables.get(table.path)
         if found is not None:
             try:
                 if self.lake.log_of(table, found.version()) != self._logs[table.path]:
-                    found = None  # another table is in its place, whose versions may be lower, or the same
+                    found = None  # another table has replaced it, with lower or equal versions
                 else:
                     found.update_incremental()
             except Exception:  # noqa: BLE001 - it may have been removed and made anew, in any number of ways
@@ -305,7 +305,7 @@ class Insights:
     def _rows(
         self, table: Table, question: Question, start: int | None, end: int | None, columns: tuple[str, ...] | None = None
     ) -> pa.Table:
-        """Return the rows that a question is about, of whole days; more of them than asked for does no harm."""
+        """Return the rows for a question, of whole days. More rows than needed are allowed."""
         found = self._open(table)
         wanted = (
             list(columns) if columns is not None else [name for name in table.schema.names if name not in ("date", "batch")]
@@ -351,17 +351,17 @@ class Insights:
                 break
 
     def _offsets(self) -> dict[str, int]:
-        """Return which event of each shard's journal the lake has yet to read."""
+        """Return the next event of each shard's journal that the lake does not have yet."""
         events = self._open(EVENTS)
         marks = {str(shard): mark_of(events, shard_mark(str(shard))) for shard in range(SHARDS_MAX)}
         return {shard: place for shard, place in marks.items() if place is not None}
 
     def _histories(self) -> dict[str, str]:
-        """Return of which history these events are, for each shard; none for a lake of an earlier version."""
+        """Return the history of these events, for each shard; empty for a lake of an earlier version."""
         try:
             found = json.loads(self.lake.text(CARD) or "{}").get("histories", {})
             return {str(shard): str(history) for shard, history in found.items()}
-        except (ValueError, AttributeError):  # somebody has written to it; the pipeline says so when it runs
+        except (ValueError, AttributeError):  # another program has changed it; the pipeline reports that when it runs
             return {}
 
 
@@ -377,7 +377,7 @@ def _written_at(table: DeltaTable) -> int | None:
     return int(moment) if moment is not None else None
 
 
-#: What can be asked.
+#: All questions.
 QUESTIONS: Final[dict[str, Callable[[Insights, Question], Answer]]] = {
     "overview": Insights.overview,
     "queues": Insights.queues,

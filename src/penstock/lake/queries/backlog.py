@@ -1,4 +1,4 @@
-"""How many jobs are there that have not ended, and how long the oldest has been."""
+"""The number of unfinished jobs, and the age of the oldest."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ SCHEMA = pa.schema(
 
 
 class Depths(NamedTuple):
-    """A queue at the end of each step."""
+    """The depth and age of a queue at the end of each step."""
 
     key: tuple[str, ...]
     depth: list[int]
     age_ms: list[int]
     added: list[int]
     taken: list[int]
-    before: int  #: jobs that were there when the lake began, as far as can be told
+    before: int  #: jobs from before the lake began, as far as the data shows
 
 
 def depths(table: pa.Table, window: Window, by: Sequence[str] = ("namespace", "queue")) -> Iterator[Depths]:
-    """Go through ``gold/backlog`` from its beginning to the end of a window, queue by queue.
+    """Yield the depths of each queue, from ``gold/backlog`` from its beginning to the end of a window.
 
-    Depth is what was added less what was taken away, from the beginning of the lake on. Where that would be less than
-    nothing, jobs were there before the lake began: as many as needed are counted in from the start. Age is an estimate: how
-    long the oldest has been there if jobs leave in the order they came (exact to the minute then, or to the hour if it came
-    more than a day before the window; priorities, delays and retries make it wrong).
+    Depth is the sum of added minus taken jobs, from the beginning of the lake. If that would be negative, jobs existed
+    before the lake began: the needed number is added from the start. Age is an estimate: the age of the oldest job if jobs
+    leave in the order in which they arrive. Then it is exact to the minute, or to the hour if the job arrived more than a
+    day before the window. Priorities, delays and retries make it wrong.
     """
     columns = folded(table.append_column("at", _moments(table, window)), [*by, "at"], ["added", "taken"])
     rows = list(zip(*(columns[name].to_pylist() for name in (*by, "at", "added", "taken")), strict=True))
@@ -61,7 +61,7 @@ def depths(table: pa.Table, window: Window, by: Sequence[str] = ("namespace", "q
 
 
 def _moments(table: pa.Table, window: Window) -> pa.ChunkedArray:
-    """Return the minutes of rows; those long before a window by the hour, as a lake may be years old."""
+    """Return the minutes of rows; long before a window the hours, because a lake may be years old."""
     at = milliseconds(table["minute"])
     return pc.if_else(pc.less(at, window.start - DAY_MS), floored(at, HOUR_MS), at)
 
@@ -73,7 +73,7 @@ def _run(key: tuple[str, ...], rows: list[tuple[int, int, int]], window: Window)
         lowest = min(lowest, running)
     before = -lowest
     found = Depths(key, [], [], [], [], before)
-    came = [(rows[0][0] - MINUTE_MS, before)] if before else []  #: when, and how many had come by then
+    came = [(rows[0][0] - MINUTE_MS, before)] if before else []  #: when, and how many had arrived by then
     came_total, gone_total, oldest, place = before, 0, 0, 0
     for moment in window.moments():
         end = min(moment + window.step, window.end)

@@ -1,4 +1,4 @@
-"""How the backlog will go on, and when it will be gone."""
+"""A forecast of the backlog, and of the time when it is empty."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
     from penstock.lake.queries.forecasting import Forecast
 
-#: How long the past is that a forecast is made from, by the length of its steps: the first that covers what there is, else
-#: the last.
+#: The length of the past for a forecast, by the length of its steps: the first one that covers the available data, or the
+#: last one.
 HISTORIES: Final = ((MINUTE_MS, 6 * HOUR_MS), (5 * MINUTE_MS, DAY_MS), (15 * MINUTE_MS, 4 * DAY_MS), (HOUR_MS, 28 * DAY_MS))
-#: Over which it is told how fast the backlog grows or shrinks.
+#: The time over which the growth of the backlog is measured.
 LATE_MS: Final = 15 * MINUTE_MS
-#: Steps that are foretold.
+#: The number of forecast steps.
 AHEAD: Final = 24
-#: Queues a forecast is made for: those with the largest backlogs.
+#: Queues with a forecast: those with the largest backlogs.
 QUEUES_MAX: Final = 200
 
 SCHEMA: Final = pa.schema(
@@ -49,13 +49,13 @@ SCHEMA: Final = pa.schema(
 
 
 def drains(table: pa.Table, at_ms: int, by: Sequence[str] = ("namespace", "queue"), ahead: int = AHEAD) -> pa.Table:
-    """Foretell the backlog of each queue from ``gold/backlog``, from a moment on: a row for each step ahead.
+    """Return a forecast of the backlog of each queue from ``gold/backlog``, from a moment on: a row for each step.
 
-    ``depth``: what it is now; ``net_per_minute``: by how much it grew of late. ``expected``: the forecast for ``at``, and
-    between ``lowest`` and ``highest`` in nine cases of ten, as far as the past tells. ``error``: by how many jobs forecasts
-    like this one were off on average when they were tried on the past; ``naive_error``: that of the guess that nothing
-    changes. ``drained_at``: when nothing is left, if that is foreseen; earliest and latest by the bounds. Without enough
-    data there is one row, whose ``note`` says so, and nothing is foretold.
+    ``depth``: the present backlog; ``net_per_minute``: its recent growth. ``expected``: the forecast for ``at``; in nine
+    cases of ten between ``lowest`` and ``highest``, according to the past. ``error``: the average error of such forecasts in
+    jobs, measured on the past; ``naive_error``: that of the forecast that nothing changes. ``drained_at``: when the backlog
+    is empty, if the forecast reaches that; earliest and latest by the bounds. Without enough data there is one row with a
+    ``note``, and no forecast.
     """
     if not table.num_rows:
         return SCHEMA.empty_table()
@@ -84,9 +84,9 @@ def drains(table: pa.Table, at_ms: int, by: Sequence[str] = ("namespace", "queue
 
 
 def history_of(known_ms: int) -> tuple[int, int]:
-    """Return how long steps are, and the past they are taken from: the finest steps whose past covers all that is known.
+    """Return the length of steps, and of the past: the finest steps whose past covers all available data.
 
-    Then there are about as many steps to learn from, however long the lake has been kept; and with enough days to see it, steps
+    Then the number of steps to learn from is about the same, however old the lake is. With data of enough days, the steps
     are such that a day is a season.
     """
     for step, past in HISTORIES:
@@ -96,7 +96,7 @@ def history_of(known_ms: int) -> tuple[int, int]:
 
 
 def _since_first(depth: list[int], added: list[int]) -> list[float]:
-    """Leave out the time before there was anything at all."""
+    """Return the depths without the time before the first job."""
     first = next((place for place, each in enumerate(depth) if each or added[place]), len(depth))
     return [float(each) for each in depth[first:]]
 
@@ -111,7 +111,7 @@ def _told(about: dict[str, Any], made: Forecast, at_ms: int, step: int) -> list[
         )
     }
     if not about["depth"]:
-        gone = dict.fromkeys(gone)  # nothing is left already
+        gone = dict.fromkeys(gone)  # the backlog is empty already
     told = {"model": made.model, "error": made.error, "naive_error": made.naive_error, **gone}
     bounds = zip(made.expected, made.lowest, made.highest, strict=True)
     return [

@@ -1,4 +1,4 @@
-"""What the log of a Delta table says without reading a file."""
+"""Information from the log of a Delta table, without reading a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def files_of(table: DeltaTable) -> pa.Table:
 
 
 def rows_of(table: DeltaTable, days: tuple[int | None, int | None]) -> int:
-    """Return how many rows a table has from a day to another, both included and counted from 1970; None: without an end."""
+    """Return the number of rows between two days, both included and counted from 1970; None: no limit."""
     files = files_of(table)
     if "num_records" not in files.column_names:
         return 0
@@ -31,7 +31,7 @@ def rows_of(table: DeltaTable, days: tuple[int | None, int | None]) -> int:
 
 
 def days_of(table: DeltaTable) -> set[int]:
-    """Return the days, counted from 1970, that a table has files of."""
+    """Return the days, counted from 1970, for which a table has files."""
     files = files_of(table)
     if "partition.date" not in files.column_names:
         return set()
@@ -39,7 +39,7 @@ def days_of(table: DeltaTable) -> set[int]:
 
 
 def highest(table: DeltaTable, column: str) -> Any:
-    """Return the highest value of a column, as the statistics say; None if they do not."""
+    """Return the highest value of a column from the statistics; None if they do not contain it."""
     files = files_of(table)
     name = f"max.{column}"
     return pc.max(files[name]).as_py() if name in files.column_names else None

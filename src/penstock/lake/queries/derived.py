@@ -1,4 +1,4 @@
-"""What is worked out from the other gold tables and written beside them, for whoever reads Delta: gold/slo, gold/forecast."""
+"""The tables computed from other gold tables, for readers of Delta: gold/slo, gold/forecast."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def objectives_of(lake: Lake) -> list[Objective]:
 
 
 def write_derived(lake: Lake, at_ms: int | None = None) -> dict[str, int]:
-    """Write gold/slo and gold/forecast anew, and return how many rows each has. Raises ObjectivesInvalid.
+    """Write gold/slo and gold/forecast again, and return the number of rows of each. Raises ObjectivesInvalid.
 
-    ``at_ms``: up to when objectives are measured and from when the backlog is foretold, wall clock; unless given, the end of
-    the last minute that the lake knows of. Reads gold tables only: the forecast needs all of gold/backlog, objectives as
-    many days as they are about. To be called at the end of a run, when the other tables are committed.
+    ``at_ms``: the end of the measurement of objectives and the start of the forecast, wall clock; by default, the end of the
+    last minute in the lake. Reads gold tables only: the forecast needs all of gold/backlog, objectives the days of their
+    windows. Call it at the end of a run, when the other tables are committed.
     """
     objectives = objectives_of(lake)
     end = _known_until(lake) if at_ms is None else at_ms

@@ -1,4 +1,4 @@
-"""What went wrong, by fingerprint."""
+"""Failures by fingerprint."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ SCHEMA = pa.schema(
 def failures(table: pa.Table, window: Window, by: Sequence[str] = ("namespace", "queue")) -> pa.Table:
     """Return failures of ``gold/failures`` by fingerprint, the most frequent first.
 
-    The table is by day, so a window reaches to the ends of its first and last day. ``share``: of all failures in the answer.
-    ``example``: the first error of that kind, as it was.
+    The table is by day, so a window extends to the ends of its first and last day. ``share``: of all failures in the answer.
+    ``example``: the first error of that kind, unchanged.
     """
     first = window.start - window.start % DAY_MS
     chosen = within(table, Window(first, window.end, DAY_MS), "date")

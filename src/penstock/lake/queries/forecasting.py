@@ -1,8 +1,8 @@
-"""From a series of depths to a forecast with its error. Plain numbers: no clock, no tables.
+"""A forecast of a series of depths, with its error. Plain numbers: no clock, no tables.
 
-Three models compete: that it stays as it is, Holt's damped trend, and with three seasons or more the same with a season added
-(Holt and Winters). Each is fitted on the first two thirds and has to foretell the rest, from one place after the other:
-which one is best, and how far off it was that many steps ahead, is known from that, not assumed.
+Three models compete: no change, Holt's damped trend, and with three seasons or more the same with a season added (Holt and
+Winters). Each is fitted on the first two thirds and has to forecast the rest, from several origins. So the best model, and
+its error for each number of steps ahead, are measured, not assumed.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-#: Fewer points than this are no ground for a forecast.
+#: The smallest number of points for a forecast.
 POINTS_MIN: Final = 24
-#: A season is only believed in if it was seen this often.
+#: A season is used only if the data has this many of it.
 SEASONS_MIN: Final = 3
-#: How many places a model has to foretell from.
+#: The number of origins of the backtest's forecasts.
 ORIGINS_MAX: Final = 24
-#: How much of what happened should be between the lowest and the highest forecast.
+#: The share of actual values that should be between the lowest and the highest forecast.
 COVERAGE: Final = 0.9
 
 _ALPHAS: Final = (0.1, 0.3, 0.6, 0.9)
 _BETAS: Final = (0.02, 0.1, 0.3)
-#: How much of a trend is left after a step. What fits one step ahead says little about it, so each has to compete.
+#: The damping of a trend per step. The best value for one step ahead says little about it, so each value competes.
 _PHIS: Final = (0.8, 0.95, 0.995)
 _GAMMAS: Final = (0.1, 0.4)
 
 
 class Smoothing(NamedTuple):
-    """What a model weighs how much. ``season``: steps; 0: none. Without ``alpha`` it stays as it is."""
+    """The weights of a model. ``season``: steps; 0: none. Without ``alpha``, the forecast is no change."""
 
     alpha: float = 1.0
     beta: float = 0.0
@@ -39,26 +39,26 @@ class Smoothing(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the model."""
         if self.season:
             return "holt-winters"
         return "holt-damped" if self.beta else "last-value"
 
 
 class Forecast(NamedTuple):
-    """What is expected, step by step, and between which bounds. ``error``: mean absolute error in the backtest."""
+    """The expected values, step by step, and their bounds. ``error``: mean absolute error in the backtest."""
 
     model: str
     expected: list[float]
     lowest: list[float]
     highest: list[float]
     error: float
-    naive_error: float  #: of the model that everything stays as it is, in the same backtest
-    origins: int  #: places that were foretold from
+    naive_error: float  #: of the forecast of no change, in the same backtest
+    origins: int  #: number of origins in the backtest
 
 
 class _Level:
-    """A level, a trend and a season, as far as they are known."""
+    """A level, a trend and a season, as learned so far."""
 
     __slots__ = ("level", "season", "step", "trend")
 
@@ -73,7 +73,7 @@ class _Level:
         self.step = 0
 
     def take(self, value: float, smoothing: Smoothing) -> float:
-        """Learn what came; return how far off it was from what was expected."""
+        """Learn a value; return its difference from the expected one."""
         alpha, beta, phi, gamma, period = smoothing
         place = self.step % period if period else 0
         seasonal = self.season[place] if period else 0.0
@@ -87,7 +87,7 @@ class _Level:
         return value - ahead - seasonal
 
     def ahead(self, steps: int, smoothing: Smoothing) -> list[float]:
-        """Foretell so many steps. Nothing can be less than nothing."""
+        """Forecast so many steps. No value is below 0."""
         phi, period = smoothing.phi, smoothing.season
         damp, total, found = 1.0, 0.0, []
         for each in range(steps):
@@ -99,7 +99,7 @@ class _Level:
 
 
 def forecast(values: Sequence[float], steps: int, season: int = 0) -> Forecast | None:
-    """Foretell ``steps`` values that follow on these; None if there are too few of them. ``season``: steps of one, 0: none."""
+    """Forecast the next ``steps`` values; None if there are too few values. ``season``: its length in steps, 0: none."""
     if len(values) < POINTS_MIN or steps < 1:
         return None
     train = max(POINTS_MIN // 2, len(values) * 2 // 3)
@@ -130,7 +130,7 @@ def reaches_nothing(path: Sequence[float]) -> int | None:
 
 
 def _fitted(values: Sequence[float], season: int, phi: float) -> Smoothing:
-    """Find out what to weigh how much: what would have been least wrong one step ahead."""
+    """Return the weights with the smallest error one step ahead."""
     gammas = _GAMMAS if season else (0.0,)
     tried = [Smoothing(alpha, beta, phi, gamma, season) for alpha in _ALPHAS for beta in _BETAS for gamma in gammas]
     return min(tried, key=_one_step_error(values))
@@ -145,7 +145,7 @@ def _one_step_error(values: Sequence[float]) -> Callable[[Smoothing], float]:
 
 
 def _backtest(values: Sequence[float], train: int, steps: int, smoothing: Smoothing) -> list[list[float]]:
-    """Foretell from places behind ``train``; return how far off it was, a list for each number of steps ahead."""
+    """Forecast from origins after ``train``; return the errors, a list for each number of steps ahead."""
     state = _Level(values, smoothing)
     for value in values[:train]:
         state.take(value, smoothing)
@@ -165,9 +165,9 @@ def _mean_error(errors: Sequence[Sequence[float]]) -> float:
 
 
 def _margins(errors: Sequence[Sequence[float]], steps: int) -> list[float]:
-    """Return what errors stay below most of the time, by steps ahead: never less than for fewer steps.
+    """Return the bounds of most errors, by steps ahead: never smaller than for fewer steps.
 
-    Far ahead there were few places to foretell from, or none; there it grows as the square root of the steps.
+    For many steps ahead there were few origins, or none; there the bound grows with the square root of the steps.
     """
     found: list[float] = []
     most = 0.0

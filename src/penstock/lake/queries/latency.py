@@ -1,4 +1,4 @@
-"""Percentiles over any window, from buckets that are merged."""
+"""Percentiles over any window, from merged buckets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUANTILES: Final = (0.5, 0.95, 0.99)
 
 
 def column_of(quantile: float) -> str:
-    """Return what the column of a percentile is called: ``p50``, ``p99``, ``p99.9``."""
+    """Return the name of a percentile's column: ``p50``, ``p99``, ``p99.9``."""
     return f"p{quantile * 100:.6g}"
 
 
@@ -35,9 +35,9 @@ def latency(
     by: Sequence[str] = ("namespace", "queue"),
     whole: bool = False,
 ) -> pa.Table:
-    """Return percentiles of ``gold/latency``, in milliseconds, step by step for each queue. ``whole``: of the window as one.
+    """Return percentiles of ``gold/latency``, in milliseconds, by step and queue. ``whole``: of the whole window.
 
-    Each is off by at most 1 %. ``n``: how many there were; ``mean_ms``: their mean, which is exact.
+    The error of each is at most 1 %. ``n``: the number of values; ``mean_ms``: their mean, which is exact.
     """
     chosen = within(of(buckets, {"kind": kind}), window)
     keys = [*by] if whole else [*by, "at"]
@@ -60,7 +60,7 @@ def latency(
 
 
 def _groups(table: pa.Table, keys: Sequence[str]) -> list[tuple[int, int]]:
-    """Return where rows with the same keys begin and end, in a table that is in their order."""
+    """Return the first and last positions of rows with the same keys, in a table in the order of its keys."""
     if not table.num_rows:
         return []
     columns = [table[key].to_pylist() for key in keys]

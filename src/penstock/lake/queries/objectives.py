@@ -4,12 +4,12 @@
 
     objectives:
       - name: mail is prompt
-        namespace: default     # * (all of them, each for itself) unless said
+        namespace: default     # * (all of them, each separately); the default
         queue: mail            # likewise
         kind: wait             # wait, run or total: how long; success: that jobs complete
         within: 30s            # for how long
         target: 0.99           # of jobs
-        window: 30d            # over which the target is kept; 30d unless said
+        window: 30d            # over which the target applies; 30d is the default
 
 Without the file there is one objective, DEFAULT: 99 % of jobs wait a minute at most, over 30 days, in every queue.
 """
@@ -24,7 +24,7 @@ from penstock.lake.queries.latency import KINDS
 from penstock.lake.queries.window import DAY_MS, HOUR_MS, MINUTE_MS, length_ms
 
 FILE: Final = "objectives.yaml"
-#: Objectives that one lake may have.
+#: The largest number of objectives of a lake.
 OBJECTIVES_MAX: Final = 100
 ANY: Final = "*"
 
@@ -32,11 +32,11 @@ Kind = Literal["wait", "run", "total", "success"]
 
 
 class ObjectivesInvalid(ValueError):
-    """The file of objectives cannot be used."""
+    """The file of objectives is invalid."""
 
 
 class Objective(NamedTuple):
-    """What is promised. ``within_ms``: how long it may take; 0 for ``success``. ``target``: share of jobs, below 1."""
+    """One objective. ``within_ms``: the allowed time; 0 for ``success``. ``target``: share of jobs, below 1."""
 
     name: str
     kind: Kind
@@ -47,7 +47,7 @@ class Objective(NamedTuple):
     window_ms: int = 30 * DAY_MS
 
     def covers(self, namespace: str, queue: str) -> bool:
-        """Tell whether a queue is meant."""
+        """Return whether the objective applies to a queue."""
         return self.namespace in (ANY, namespace) and self.queue in (ANY, queue)
 
 
@@ -55,7 +55,7 @@ DEFAULT: Final = Objective("jobs start within a minute", "wait", 0.99, MINUTE_MS
 
 
 def parse(text: str | None, where: str = FILE) -> list[Objective]:
-    """Read objectives; None: the default one. Raises ObjectivesInvalid, naming the entry and what was expected."""
+    """Parse objectives; None: the default one. Raises ObjectivesInvalid, with the entry and what was expected."""
     if text is None:
         return [DEFAULT]
     try:

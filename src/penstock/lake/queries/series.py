@@ -1,4 +1,4 @@
-"""What happened in queues, step by step."""
+"""Counts of queues, by step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from penstock.lake.queries.window import Window
 
-#: What is counted, and what is added up.
+#: The columns that are counted, and those that are added up.
 COLUMNS: Final = (
     "arrivals", "completions", "failures", "retries", "stalls", "releases", "dead", "revived", "replayed", "expired", "removed",
     "forgotten", "bytes_in", "bytes_done", "waits", "wait_ms", "runs", "run_ms",
@@ -24,16 +24,16 @@ COLUMNS: Final = (
 def series(
     minutes: pa.Table, window: Window, by: Sequence[str] = ("namespace", "queue"), columns: Sequence[str] = COLUMNS
 ) -> pa.Table:
-    """Add up ``gold/minutes`` step by step, for each queue, or what else ``by`` names. A step without anything has no row."""
+    """Add up ``gold/minutes`` by step, for each queue, or by the columns in ``by``. A step without data has no row."""
     found = folded(within(minutes, window), [*by, "at"], columns)
     return found.set_column(len(by), "at", moments(found["at"]))
 
 
 def totals(minutes: pa.Table, window: Window, by: Sequence[str] = ("namespace", "queue")) -> pa.Table:
-    """Add up ``gold/minutes`` over a window, for each queue: with when something happened first and last, and shares.
+    """Add up ``gold/minutes`` over a window, for each queue, with the first and last minute with data, and shares.
 
-    ``failure_rate``: attempts that failed or stalled, of those that ended. ``wait_ms_mean``, ``run_ms_mean``: where it is
-    known.
+    ``failure_rate``: attempts that failed or stalled, divided by those that ended. ``wait_ms_mean``, ``run_ms_mean``: of the
+    jobs with known times.
     """
     chosen = within(minutes, window)
     chosen = chosen.append_column("first", milliseconds(chosen["minute"])).append_column(

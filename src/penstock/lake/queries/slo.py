@@ -1,7 +1,7 @@
-"""How well objectives are met, how much of the room for errors is left, and how fast it is used up.
+"""The state of objectives: attainment, remaining error budget, and burn rate.
 
-A burn rate of 1 uses up the room for errors exactly within the objective's window. An alarm takes two windows, as is common
-practice: the long one says that it matters, the short one that it still goes on.
+A burn rate of 1 uses the error budget exactly within the objective's window. An alert needs two windows, as is common
+practice: the long one shows that it matters, the short one that it still continues.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class BurnAlert(NamedTuple):
-    """Raised if both windows burn faster than what would use up ``budget`` of all room for errors in the long one."""
+    """Raised if both windows burn faster than the rate that uses ``budget`` of the whole error budget in the long one."""
 
     severity: str
     long: int  #: ms
@@ -41,7 +41,7 @@ class BurnAlert(NamedTuple):
     budget: float
 
     def rate(self, window_ms: int) -> float:
-        """Return from which burn rate on: 14.4 for a page within 30 days, for example."""
+        """Return the burn rate of the alert: 14.4 for a page within 30 days, for example."""
         return self.budget * window_ms / self.long
 
 
@@ -52,9 +52,9 @@ ALARMS: Final = (
     BurnAlert("ticket", DAY_MS, 2 * HOUR_MS, 0.1),
     BurnAlert("ticket", 3 * DAY_MS, 6 * HOUR_MS, 0.1),
 )
-#: Over which the burn rate is told.
+#: The windows over which the burn rate is computed.
 WINDOWS: Final = tuple(sorted({each for alarm in ALARMS for each in (alarm.long, alarm.short)}))
-#: With fewer jobs than this in the long window nobody is woken up: one bad job would be enough.
+#: With fewer jobs than this in the long window there is no alert: one failed job would be enough.
 JOBS_MIN: Final = 10
 
 SCHEMA: Final = pa.schema(
@@ -75,15 +75,15 @@ SCHEMA: Final = pa.schema(
         ("alarm", pa.string()),
     ]
 )
-Counts = dict[int, tuple[int, int]]  #: good and all, by minute
+Counts = dict[int, tuple[int, int]]  #: good jobs and all jobs, by minute
 
 
 def attainment(latency: pa.Table, minutes: pa.Table, objectives: Sequence[Objective], at_ms: int) -> pa.Table:
-    """Measure objectives up to a moment, for each queue that they are about: one row each.
+    """Measure objectives up to a moment, for each queue to which they apply: one row each.
 
-    ``attained``: share of good jobs in the objective's window. ``budget_left``: 1 if nothing went wrong, 0 if just as much
-    as may, less than 0 if more. ``burn_*``: how fast it is used up, null without jobs. ``alarm``: ``page``, ``ticket``, or
-    null.
+    ``attained``: share of good jobs in the objective's window. ``budget_left``: 1 without errors, 0 if the error budget is
+    used up, below 0 if there were more errors. ``burn_*``: burn rates, null without jobs. ``alarm``: ``page``, ``ticket``,
+    or null.
     """
     rows = []
     for objective in objectives:
@@ -96,7 +96,7 @@ def attainment(latency: pa.Table, minutes: pa.Table, objectives: Sequence[Object
 def good_and_all(
     latency: pa.Table, minutes: pa.Table, objective: Objective, window: Window
 ) -> dict[tuple[str, str], Counts]:
-    """Count good jobs and all of them, by queue and step."""
+    """Count good jobs and all jobs, by queue and step."""
     counts: dict[tuple[str, str], Counts] = defaultdict(dict)
     if objective.kind == "success":
         found = folded(within(minutes, window), ["namespace", "queue", "at"], ["completions", "dead", "expired"])
@@ -115,13 +115,13 @@ def good_and_all(
 
 
 def _last_good(within_ms: int) -> int:
-    """Return the last bucket that counts as good: that of the limit itself, unless its middle is beyond it."""
+    """Return the last bucket of good jobs: that of the limit itself, unless its middle is above the limit."""
     bucket = bucket_of(within_ms)
     return bucket if value_of(bucket) <= within_ms else bucket - 1
 
 
 def burn_rate(counts: Iterable[tuple[int, int]], target: float) -> float | None:
-    """Return how fast the room for errors is used up; None without jobs."""
+    """Return the burn rate; None without jobs."""
     good, total = _sum(counts)
     return None if not total else (total - good) / total / (1 - target)
 
@@ -170,7 +170,7 @@ def _sum(counts: Iterable[tuple[int, int]]) -> tuple[int, int]:
 
 
 def last_minute(minutes: pa.Table) -> int | None:
-    """Return up to when the lake knows what happened: the end of the last minute of ``gold/minutes``."""
+    """Return the time up to which the lake has data: the end of the last minute of ``gold/minutes``."""
     if not minutes.num_rows:
         return None
     last: int = max(milliseconds(minutes["minute"]).to_pylist())
@@ -180,7 +180,7 @@ def last_minute(minutes: pa.Table) -> int | None:
 def burn_series(
     latency: pa.Table, minutes: pa.Table, objective: Objective, window: Window, length: int
 ) -> tuple[list[int], list[float | None]]:
-    """Return how fast the room for errors of one queue was used up in the ``length`` ms before the end of each step."""
+    """Return the burn rate of one queue in the ``length`` ms before the end of each step."""
     reach = Window(window.start - length, window.end)
     counts = [each for queue in good_and_all(latency, minutes, objective, reach).values() for each in queue.items()]
     counts.sort()

@@ -1,4 +1,4 @@
-"""Who gets how much: shares of namespaces, and how even they are."""
+"""Shares of namespaces, and their fairness."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ COLUMNS = ("arrivals", "completions", "busy_ms", "waits", "wait_ms")
 
 
 def tenants(table: pa.Table, window: Window) -> pa.Table:
-    """Return what ``gold/tenants`` says of each namespace in a window, the busiest first.
+    """Return the totals of each namespace from ``gold/tenants`` in a window, the busiest first.
 
-    ``share_*``: of what all in the answer had. ``served``: completions for each arrival, what was there before too.
+    ``share_*``: of the sum over the answer. ``served``: completions per arrival; older jobs count, too.
     """
     found = folded(within(table, window), ["namespace"], COLUMNS)
     for name in ("arrivals", "completions", "busy_ms"):
@@ -32,7 +32,7 @@ def tenants(table: pa.Table, window: Window) -> pa.Table:
 
 
 def jain(shares: Iterable[float | None]) -> float | None:
-    """Return Jain's index: 1 if all have the same, 1/n if one of n has everything; None if nobody has anything."""
+    """Return Jain's index: 1 if all are equal, 1/n if one of n has everything; None if all are 0."""
     known = [each for each in shares if each is not None]
     squares = sum(each * each for each in known)
     return sum(known) ** 2 / (len(known) * squares) if squares else None

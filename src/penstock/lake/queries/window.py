@@ -1,4 +1,4 @@
-"""Stretches of time, and rows that fall into them. Moments are wall-clock milliseconds."""
+"""Windows of time, and the rows in them. Times are wall-clock milliseconds."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 60 * MINUTE_MS
 DAY_MS: Final = 24 * HOUR_MS
-#: How moments are told.
+#: The type of moments in answers.
 MOMENT: Final = pa.timestamp("ms", tz="UTC")
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS, "w": 7 * DAY_MS}
 _LENGTH: Final = re.compile(r"([0-9]{1,12})(ms|[smhdw])")
 
 
 class Window(NamedTuple):
-    """From a moment up to, and not including, another; in steps of so many milliseconds, whole minutes."""
+    """From a moment up to another one, which is not included; in steps of so many milliseconds, whole minutes."""
 
     start: int
     end: int
@@ -29,18 +29,18 @@ class Window(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """How many there are, begun ones too."""
+        """Number of steps, including an incomplete last one."""
         first = self.start - self.start % self.step
         return max(0, -(-(self.end - first) // self.step))
 
     def moments(self) -> range:
-        """Return when each step begins."""
+        """Return the beginning of each step."""
         first = self.start - self.start % self.step
         return range(first, max(first, self.end), self.step)
 
 
 def length_ms(text: str) -> int:
-    """Read how long something is: ``5m``, ``1h``, ``30d``. Raises ValueError."""
+    """Parse a duration: ``5m``, ``1h``, ``30d``. Raises ValueError."""
     found = _LENGTH.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"{text!r} is no length of time: expected one such as 30s, 5m, 1h or 7d")
@@ -48,7 +48,7 @@ def length_ms(text: str) -> int:
 
 
 def spell_length(ms: int) -> str:
-    """Spell how long something is with the largest unit that fits."""
+    """Return a duration as text, in the largest unit that fits."""
     for unit in ("d", "h", "m", "s"):
         if ms and ms % _UNITS[unit] == 0:
             return f"{ms // _UNITS[unit]}{unit}"
@@ -72,7 +72,7 @@ def moments(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
 
 
 def within(table: pa.Table, window: Window, column: str = "minute") -> pa.Table:
-    """Return the rows of a window, with ``at``: the beginning of the step that each falls into, as a number."""
+    """Return the rows of a window, with ``at``: the beginning of the step of each row, as a number."""
     at = milliseconds(table[column])
     chosen = pc.and_(pc.greater_equal(at, window.start), pc.less(at, window.end))
     table = table.append_column("at", floored(at, window.step)) if "at" not in table.column_names else table
@@ -80,7 +80,7 @@ def within(table: pa.Table, window: Window, column: str = "minute") -> pa.Table:
 
 
 def floored(at: pa.ChunkedArray, step: int) -> pa.ChunkedArray:
-    """Return when the steps begin that moments fall into."""
+    """Return the beginnings of the steps of moments."""
     return pc.multiply(pc.divide(at, pa.scalar(step, pa.int64())), pa.scalar(step, pa.int64()))
 
 
@@ -92,9 +92,9 @@ def folded(
     lowest: Iterable[str] = (),
     highest: Iterable[str] = (),
 ) -> pa.Table:
-    """Merge rows with the same keys: some columns are added up, of some the lowest or highest is taken. In order of keys.
+    """Merge rows with the same keys: other columns are added up, or their lowest or highest value is taken. Sorted by keys.
 
-    No rows make no row, also where there are no keys.
+    Without rows the result has no row, even without keys.
     """
     rules = [*((name, "sum") for name in sums), *((name, "min") for name in lowest), *((name, "max") for name in highest)]
     names = [f"{name}_{rule}" for name, rule in rules]
@@ -106,7 +106,7 @@ def folded(
 
 
 def of(table: pa.Table, chosen: Mapping[str, str | None]) -> pa.Table:
-    """Return rows of some namespace, queue, kind and so on; None chooses all."""
+    """Return the rows of a namespace, queue, kind and so on; None selects all."""
     for column, value in chosen.items():
         if value is not None:
             table = table.filter(pc.equal(table[column], value))
@@ -114,16 +114,16 @@ def of(table: pa.Table, chosen: Mapping[str, str | None]) -> pa.Table:
 
 
 def ratio(part: pa.ChunkedArray, whole: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Divide; null where there is nothing to divide by."""
+    """Divide; null where the divisor is 0."""
     whole = whole.cast(pa.float64())
     return pc.divide(part.cast(pa.float64()), pc.if_else(pc.equal(whole, 0), pa.scalar(None, pa.float64()), whole))
 
 
 def since(ms: int) -> pc.Expression:
-    """Choose the directories of days from that of a moment on."""
+    """Return a filter on directories: the day of a moment and later ones."""
     return pc.field("date") >= pa.scalar(ms // DAY_MS, pa.date32())
 
 
 def until(ms: int) -> pc.Expression:
-    """Choose the directories of days up to that of a moment."""
+    """Return a filter on directories: the day of a moment and earlier ones."""
     return pc.field("date") <= pa.scalar(ms // DAY_MS, pa.date32())

@@ -1,4 +1,4 @@
-"""How well workers are used."""
+"""The utilisation of workers."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ SCHEMA = pa.schema(
 
 
 def workers(table: pa.Table, fleet: pa.Table, window: Window, by: Sequence[str] = ("namespace", "queue")) -> pa.Table:
-    """Return how busy the workers of each queue were, step by step, from ``gold/workers`` and ``gold/fleet``.
+    """Return the utilisation of the workers of each queue, by step, from ``gold/workers`` and ``gold/fleet``.
 
-    ``busy``: jobs that were worked at at once, on average. ``places``: how many jobs the workers of the queue could have
-    taken at once when somebody last looked, in this step or before; null if nobody ever did. ``utilisation``: busy / places.
-    A worker of several queues counts for each of them, so a queue's utilisation may look lower than its workers' is.
+    ``busy``: jobs that ran at the same time, on average. ``places``: the capacity of the queue's workers at the last
+    snapshot, in this step or before; null if there was none. ``utilisation``: busy / places. A worker of several queues
+    counts for each of them, so a queue's utilisation may be lower than that of its workers.
     """
     found = folded(within(table, window), [*by, "at"], ["busy_ms", "attempts"])
     looks = _looks(fleet, window, by)
@@ -48,7 +48,7 @@ def workers(table: pa.Table, fleet: pa.Table, window: Window, by: Sequence[str] 
 
 
 def _looks(fleet: pa.Table, window: Window, by: Sequence[str]) -> Mapping[tuple[str, ...], Sequence[tuple[int, int]]]:
-    """Return when somebody looked and how many places each queue had then, in order of time."""
+    """Return the times of snapshots and the places of each queue then, in order of time."""
     counted: dict[tuple[str, ...], dict[int, int]] = {}
     minutes = milliseconds(fleet["minute"]).to_pylist()
     for row, at in zip(fleet.to_pylist(), minutes, strict=True):

@@ -1,4 +1,4 @@
-"""A report of a lake: one HTML file with pictures, which needs nothing else.
+"""A report of a lake: one HTML file with charts, without other files.
 
-``facts`` asks the lake, ``words`` says what is noteworthy, ``figures`` draws, ``page`` puts it together.
+``data`` queries the lake, ``highlights`` finds notable facts, ``figures`` draws charts, ``html`` writes the page.
 """

@@ -1,4 +1,4 @@
-"""From a lake to a file."""
+"""Write the report of a lake to a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def make_report(lake: str | Lake, out: Path, question: Question | None = None) -> int:
     """Write a report, and return its size in bytes. Raises LakeMissing, QuestionInvalid, ObjectivesInvalid.
 
-    What is asked for: the last day that the lake knows of, unless ``question`` says otherwise.
+    The report is about the last day of the lake, unless ``question`` has another window.
     """
     place = Lake(lake) if isinstance(lake, str) else lake
     text = page(report_data_of(Insights(place), question or Question()))

@@ -1,4 +1,4 @@
-"""What a report is made of: answers of the lake about one window."""
+"""The data of a report: answers of the lake for one window."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from penstock.lake.queries.api import Insights, Question
     from penstock.lake.queries.window import Window
 
-#: Queues, tenants and kinds of failures that a report tells apart.
+#: Queues, tenants and kinds of failures that a report lists.
 SHOWN_MAX: Final = 12
-#: Objectives whose burn rate is drawn.
+#: Objectives with a chart of their burn rates.
 BURNING_MAX: Final = 3
 
 Row = dict[str, Any]
 
 
 class Burn(NamedTuple):
-    """How fast an objective's room for errors was used up in a queue, over the hour before each step."""
+    """The burn rate of an objective in a queue, over the hour before each step."""
 
     name: str
     at: list[int]
@@ -32,9 +32,9 @@ class Burn(NamedTuple):
 
 
 class ReportData(NamedTuple):
-    """Rows of answers, moments as ms.
+    """Rows of answers, with moments in ms.
 
-    ``series``, ``waits``, ``runs``, ``backlog`` and ``workers``: of all queues together, by step.
+    ``series``, ``waits``, ``runs``, ``backlog`` and ``workers``: of all queues in sum, by step.
     """
 
     namespace: str | None
@@ -50,7 +50,7 @@ class ReportData(NamedTuple):
     run_whole: Row
     backlog: list[Row]
     forecast: list[Row]
-    forecasts: list[Row]  #: of each queue, its first step
+    forecasts: list[Row]  #: the first step of each queue
     failures: list[Row]
     workers: list[Row]
     tenants: list[Row]
@@ -60,7 +60,7 @@ class ReportData(NamedTuple):
 
 
 def report_data_of(insights: Insights, question: Question) -> ReportData:
-    """Ask everything that a report tells. Raises LakeMissing, QuestionInvalid, ObjectivesInvalid."""
+    """Ask all questions of a report. Raises LakeMissing, QuestionInvalid, ObjectivesInvalid."""
     overview = insights.ask("overview", question).about
     window = insights.window(question)
     fixed = msgspec.structs.replace(question, start=window.start, end=window.end, step=window.step)
@@ -102,7 +102,7 @@ def report_data_of(insights: Insights, question: Question) -> ReportData:
 
 
 def told(table: pa.Table) -> list[Row]:
-    """Return rows with moments as ms."""
+    """Return rows with moments in ms."""
     columns = [
         milliseconds(each) if pa.types.is_temporal(each.type) else each for each in map(table.column, table.column_names)
     ]
@@ -111,7 +111,7 @@ def told(table: pa.Table) -> list[Row]:
 
 
 def _burns(insights: Insights, question: Question, window: Window, slo: list[Row]) -> list[Burn]:
-    """Return the burn rates of those objectives that have the least room for errors left."""
+    """Return the burn rates of the objectives with the least error budget left."""
     worst = sorted((row for row in slo if row["budget_left"] is not None), key=lambda row: row["budget_left"])[:BURNING_MAX]
     objectives = {each.name: each for each in objectives_of(insights.lake)}
     found = []

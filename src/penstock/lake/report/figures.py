@@ -1,6 +1,6 @@
-"""Pictures: SVG that takes its colours from the page it is in, so that it is right in the light and in the dark.
+"""Charts: SVG with the colours of the page, so that it fits light and dark mode.
 
-Matplotlib draws with colours that stand for others; afterwards they are replaced by the variables of the page's style.
+Matplotlib draws with placeholder colours, which are then replaced by the variables of the page's style.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from penstock.lake.report.data import Burn, ReportData, Row
 
-#: Colours that stand for variables of the page.
+#: Placeholder colours for variables of the page.
 INK, SOFT, GRID = "#010203", "#010204", "#010205"
 BLUE, GREEN, RED, AMBER, VIOLET, TEAL = "#010206", "#010207", "#010208", "#010209", "#01020a", "#01020b"
 VARIABLES: Final = {
@@ -40,7 +40,7 @@ _STYLE: Final[dict[str, Any]] = {
     "legend.frameon": False, "legend.fontsize": 9, "lines.linewidth": 1.6, "lines.solid_capstyle": "round",
     "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none",
 }  # fmt: skip
-#: Inches, and how many labels fit along the bottom.
+#: Width and height in inches, and the number of labels that fit on the bottom axis.
 SIZES: Final = {"wide": (8.8, 2.7, 9), "narrow": (4.3, 2.9, 4)}
 _STEPS: Final = (
     *(each * MINUTE_MS for each in (5, 10, 15, 30)), *(each * HOUR_MS for each in (1, 2, 3, 6, 12)),
@@ -54,14 +54,14 @@ _LENGTHS: Final = (
 
 
 class Picture(NamedTuple):
-    """A drawing in two sizes; which one is shown depends on the width of the screen."""
+    """A chart in two sizes; the width of the screen selects one."""
 
     wide: str
     narrow: str
 
 
 def drawn(name: str, title: str, draw: Callable[[Axes, int], None], *, height: float = 1.0) -> Picture:
-    """Draw something in all sizes. ``draw`` is given where to, and how many labels fit along the bottom."""
+    """Draw a chart in all sizes. ``draw`` gets the axes, and the number of labels that fit on the bottom axis."""
     found = {}
     for size, (width, tall, labels) in SIZES.items():
         with mpl.rc_context(cast("Any", _STYLE)):
@@ -75,7 +75,7 @@ def drawn(name: str, title: str, draw: Callable[[Axes, int], None], *, height: f
 
 
 def _inline(svg: str, prefix: str, title: str) -> str:
-    """Make a drawing part of a page: no declarations, names of its own, colours and letters of the page."""
+    """Prepare an SVG for a page: no declarations, unique ids, colours and fonts of the page."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\b(id="|xlink:href="#|url\(#)', lambda found: f"{found[1]}{prefix}-", svg).replace("xlink:href", "href")
@@ -94,7 +94,7 @@ def _inline(svg: str, prefix: str, title: str) -> str:
 
 
 def _time(axes: Axes, start: int, end: int, labels: int) -> None:
-    """Label the bottom with moments (UTC)."""
+    """Label the bottom axis with moments (UTC)."""
     step = next((each for each in _STEPS if (end - start) / each <= labels), _STEPS[-1])
     ticks = list(range(-(-start // step) * step, end + 1, step))
     with_hours = step < DAY_MS
@@ -113,7 +113,7 @@ def _whole(axes: Axes) -> None:
 
 
 def _lengths(axes: Axes) -> None:
-    """Label the side with lengths of time that people know."""
+    """Label the side axis with durations in common units."""
     low, high = axes.get_ylim()
     inside = [each for each in _LENGTHS if low <= each <= high]
     few = inside[:: max(1, -(-len(inside) // 5))] or [low, high]
@@ -129,17 +129,17 @@ def _legend(axes: Axes, columns: int = 4) -> None:
 
 
 def _dense(rows: Sequence[Row], name: str, at: Sequence[int], missing: float | None = 0) -> list[float]:
-    """Return a value for each step; what is not told is missing."""
+    """Return a value for each step; ``missing`` for steps without a row."""
     known = {row["at"]: row[name] for row in rows}
     nothing = float("nan") if missing is None else missing
     return [nothing if known.get(each) is None else known[each] for each in at]
 
 
-# What is drawn.
+# The charts.
 
 
 def throughput(facts: ReportData) -> Picture:
-    """Draw what came, what was done, and what failed, for each minute."""
+    """Draw arrivals, completions and failures per minute."""
     at = list(facts.window.moments())
     by_minute = facts.window.step / MINUTE_MS
 
@@ -162,7 +162,7 @@ def throughput(facts: ReportData) -> Picture:
 
 
 def latency(rows: Sequence[Row], facts: ReportData, name: str, title: str) -> Picture:
-    """Draw percentiles over time, on a scale on which twice as long is always the same step."""
+    """Draw percentiles over time, on a logarithmic scale."""
     at = list(facts.window.moments())
 
     def draw(axes: Axes, labels: int) -> None:
@@ -178,7 +178,7 @@ def latency(rows: Sequence[Row], facts: ReportData, name: str, title: str) -> Pi
 
 
 def backlog(facts: ReportData) -> Picture:
-    """Draw the backlog, and what is to be expected of it."""
+    """Draw the backlog and its forecast."""
     at = [row["at"] + facts.window.step for row in facts.backlog]
     depth = [row["depth"] for row in facts.backlog]
     ahead = [row for row in facts.forecast if row["expected"] is not None]
@@ -205,7 +205,7 @@ def backlog(facts: ReportData) -> Picture:
 def bars(
     name: str, title: str, labels: Sequence[str], values: Sequence[float], *, spell: Callable[[float], str], colour: str
 ) -> Picture:
-    """Draw a bar for each of some things, the first on top."""
+    """Draw a bar for each item, the first on top."""
     height = max(0.45, 0.16 * len(values) + 0.15)
 
     def draw(axes: Axes, ticks: int) -> None:
@@ -227,7 +227,7 @@ def bars(
 
 
 def utilisation(facts: ReportData) -> Picture:
-    """Draw how many jobs were worked at at once, and how many could have been."""
+    """Draw the number of running jobs, and the capacity."""
     at = list(facts.window.moments())
     has_places = any(row["places"] is not None for row in facts.workers)
 
@@ -253,7 +253,7 @@ def utilisation(facts: ReportData) -> Picture:
 
 
 def burning(facts: ReportData, burns: Sequence[Burn]) -> Picture:
-    """Draw how fast the room for errors was used up."""
+    """Draw the burn rates of objectives."""
 
     def draw(axes: Axes, labels: int) -> None:
         most = 1.5
@@ -274,7 +274,7 @@ def burning(facts: ReportData, burns: Sequence[Burn]) -> Picture:
 
 
 def shares(facts: ReportData) -> Picture:
-    """Draw who got how much of the work."""
+    """Draw the shares of namespaces."""
     rows = facts.tenants[:12]
     values = [row["share_busy_ms"] or 0 for row in rows]
     return bars(

@@ -1,4 +1,4 @@
-"""What is noteworthy, in plain words. Everything here is text: whoever shows it on a page has to escape it."""
+"""Notable facts, in plain words. All texts here are plain text: a page must escape them."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
 
     from penstock.lake.report.data import ReportData, Row
 
-#: From which share of failed attempts on, and how many of them, a queue is noteworthy.
+#: The share and the number of failed attempts from which on a queue is notable.
 FAILING: Final = 0.05
 FAILED_MIN: Final = 10
-#: How much longer waits have become.
+#: The growth of waits from which on it is notable.
 SLOWER: Final = 2.0
-#: From which share on workers are full, and below which they have nothing to do.
+#: The utilisation above which workers are full, and below which they are idle.
 FULL: Final = 0.9
 IDLE: Final = 0.05
 UNEVEN: Final = 0.6
 
 
 class Highlight(NamedTuple):
-    """Something noteworthy. ``weight``: ``bad``, ``warn``, ``good`` or ``info``."""
+    """A notable fact. ``weight``: ``bad``, ``warn``, ``good`` or ``info``."""
 
     weight: str
     text: str
 
 
 def notes(facts: ReportData) -> list[Highlight]:
-    """Say what is noteworthy, the worst first."""
+    """Return the notable facts, the worst first."""
     found = [
         *_objectives(facts), *_backlog(facts), *_failures(facts), *_waits(facts), *_workers(facts), *_tenants(facts)
     ]  # fmt: skip
@@ -51,7 +51,7 @@ def _objectives(facts: ReportData) -> Iterator[Highlight]:
             text = f"{where}: “{name}” uses up its room for errors {figure(rate)} times as fast as it may "
             text += f"(over the last {hours})"
             if row["alarm"] == "page":
-                yield Highlight("bad", f"{text}. Somebody should look at once.")
+                yield Highlight("bad", f"{text}. Check it at once.")
             else:
                 yield Highlight("warn", f"{text}. That is worth a ticket.")
         elif row["attained"] is not None and row["attained"] < row["target"]:
@@ -76,7 +76,7 @@ def _backlog(facts: ReportData) -> Iterator[Highlight]:
             left = round(row["depth"] / -growth) * MINUTE_MS
             yield Highlight("info", f"{text} It shrinks by {figure(-growth)} a minute; at that rate, it takes {span(left)}.")
         elif row["note"]:
-            yield Highlight("info", f"{text} How it goes on cannot be said yet: {row['note']}.")
+            yield Highlight("info", f"{text} There is no forecast yet: {row['note']}.")
         else:
             yield Highlight("info", text)
 
@@ -138,39 +138,39 @@ def _tenants(facts: ReportData) -> Iterator[Highlight]:
         )
 
 
-# How things are spelled.
+# Formatting.
 
 
 def place_of(row: Row) -> str:
-    """Spell where something is."""
+    """Return the name of a row's queue or namespace."""
     return short(f"{row['namespace']}/{row['queue']}", 120)
 
 
 def short(text: str, most: int) -> str:
-    """Make a text of users fit into one line: without what cannot be printed, and not too long."""
+    """Return a text of users in one line: without unprintable characters, and cut."""
     line = " ".join("".join(each if each.isprintable() else " " for each in text).split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def kind_of(row: Row) -> str:
-    """Spell a kind of failure."""
+    """Return the name of a kind of failure."""
     return short(row["pattern"] or row["fingerprint"], 160)
 
 
 def count(number: float) -> str:
-    """Spell how many there are: 12 345."""
+    """Format a count: 12 345."""
     return f"{round(number):,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 
 def figure(number: float | None) -> str:
-    """Spell a number with as many digits as matter."""
+    """Format a number with its significant digits."""
     if number is None:
         return "–"
     return count(number) if abs(number) >= 100 else f"{number:.3g}"
 
 
 def percent(share: float | None) -> str:
-    """Spell a share; one that is almost all is not rounded to all."""
+    """Format a share; a share below 1 is not rounded to 100 %."""
     if share is None:
         return "–"
     shown = share * 100
@@ -179,7 +179,7 @@ def percent(share: float | None) -> str:
 
 
 def span(ms: float | None) -> str:
-    """Spell how long something takes."""
+    """Format a duration."""
     if ms is None:
         return "–"
     for unit, length in (("d", DAY_MS), ("h", HOUR_MS), ("min", MINUTE_MS), ("s", 1_000)):
@@ -189,11 +189,11 @@ def span(ms: float | None) -> str:
 
 
 def moment(ms: int, spelling: str = "%Y-%m-%d %H:%M") -> str:
-    """Spell a moment (UTC)."""
+    """Format a moment (UTC)."""
     text: str = pc.strftime(pa.scalar(ms, pa.timestamp("ms")), spelling).as_py()
     return text
 
 
 def median(values: Sequence[float]) -> float:
-    """Return the one in the middle."""
+    """Return the median."""
     return sorted(values)[len(values) // 2]

@@ -1,4 +1,4 @@
-"""The page: words, figures and tables, in one file that fetches nothing. Whatever comes from users is escaped."""
+"""The page: texts, charts and tables, in one file that loads nothing. Texts of users are escaped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.lake.report.data import ReportData, Row
     from penstock.lake.report.figures import Picture
 
-#: Rows of the table behind a picture: of longer ones, the last.
+#: Rows of the table below a chart; of longer tables, the last rows.
 TABLE_MAX: Final = 500
 _STYLE: Final = """
 :root{color-scheme:light dark;--font:system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue","DejaVu Sans",sans-serif;
@@ -98,7 +98,7 @@ def page(facts: ReportData) -> str:
 {"".join(each for each in sections if each)}
 </main>
 <footer>
-<p>Made by <code>penstock pipeline report</code> from what the lake knows until {moment(facts.known_until)} UTC.{batch}
+<p>Made by <code>penstock pipeline report</code> from the data of the lake until {moment(facts.known_until)} UTC.{batch}
 Percentiles are off by 1&#8239;% at most.</p>
 </footer>
 </body>
@@ -151,7 +151,7 @@ def _section(name: str, title: str, text: str, picture: Picture | None, *tables:
 def _table(
     caption: str, columns: Sequence[tuple[str, Callable[[Row], str]]], rows: Sequence[Row], *, folded: bool = True
 ) -> str:
-    """Make a table. A column whose name ends with a star holds text of users. ``folded``: shown when asked for."""
+    """Return a table. A column whose name ends with a star holds text of users. ``folded``: hidden until opened."""
     heads = "".join(
         f'<th scope="col"{_kind(name)}>{escape(name.removesuffix("*"))}</th>' for name, _ in columns
     )  # fmt: skip
@@ -272,7 +272,7 @@ def _backlog(facts: ReportData) -> str:
             facts.forecasts[:SHOWN_MAX],
         ),
     ]  # fmt: skip
-    return _section("backlog", "Backlog, and how it will go on", text, figures.backlog(facts), *tables)
+    return _section("backlog", "Backlog and forecast", text, figures.backlog(facts), *tables)
 
 
 def _failures(facts: ReportData) -> str:

@@ -1,4 +1,4 @@
-"""The tables of the lake, one documented file each. docs/lake.md is made from them (``make docs``)."""
+"""The tables of the lake, one documented file each. docs/lake.md is generated from them (``make docs``)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
     "TABLES", "TENANTS", "WORKERS", "Column", "Fold", "Table",
 ]  # fmt: skip
 
-#: All of them, by where they are: ``TABLES["gold/minutes"]``.
+#: All tables, by their paths: ``TABLES["gold/minutes"]``.
 TABLES: Final[dict[str, Table]] = {
     each.path: each
     for each in (

@@ -1,8 +1,8 @@
 """``silver/attempts``: one row for each attempt that ended, with all its times.
 
-The event that ends an attempt carries every timestamp of it, so a row needs no other event: no state, no join, nothing to
-wait for. A job that was set aside for a worker and never handed out was no attempt; one that was removed while it ran has
-none that ended.
+The event that ends an attempt has all timestamps of the attempt, so a row needs no other event: no state, no join, no wait.
+A job that was reserved for a worker and never delivered has no attempt; a job that was removed while it ran has no attempt
+that ended.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ATTEMPTS: Final = Table(
             (
                 "outcome",
                 TEXT,
-                "`completed`, `failed`, `stalled` (its worker sent no more heartbeats), `released` (given back)",
+                "`completed`, `failed`, `stalled` (its worker sent no more heartbeats), `released`",
             ),
             ("created_at", MOMENT, "when the job was pushed"),
             ("run_at", MOMENT, "when this attempt was due; none if an earlier server did not say"),

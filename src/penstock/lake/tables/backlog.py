@@ -1,9 +1,9 @@
-"""``gold/backlog``: what was added to each queue and taken away in each minute.
+"""``gold/backlog``: the number of jobs added to each queue and taken away in each minute.
 
-The sum of ``added - taken`` up to a minute is how many jobs were not finished at its end (waiting, delayed, being worked at
-or waiting for others), from where the lake begins. How old the oldest was follows by first-in-first-out: it came in the
-minute in which the sum of ``added`` passes the sum of ``taken``. With priorities, delays and retries, that is an estimate;
-``silver/jobs`` has the truth.
+The sum of ``added - taken`` up to a minute is the number of unfinished jobs at its end (waiting, delayed, active, or waiting
+for others), counted from the beginning of the lake. In first-in-first-out order, the oldest of them was added in the minute
+in which the sum of ``added`` exceeds the sum of ``taken``. With priorities, delays and retries, that is an estimate;
+``silver/jobs`` has the exact times.
 """
 
 from __future__ import annotations

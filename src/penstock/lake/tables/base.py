@@ -1,8 +1,8 @@
-"""What a table of the lake is: columns, and how rows of one key become one.
+"""The definition of a table of the lake: columns, and how rows with the same key are folded.
 
-All tables but those of the bronze layer and ``silver/attempts`` hold *partials*: each batch adds rows, and rows of the same
-key are folded into one, when they are read or when the lake is compacted. So late events, many small batches and one large
-one all give the same table once it is folded, and nothing that is written is ever changed.
+All tables except those of the bronze layer and ``silver/attempts`` hold *partials*: each batch adds rows, and rows with the
+same key are folded into one, when they are read or when the lake is compacted. So late events, many small batches and one
+large batch give the same table once it is folded, and written rows are never changed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: How the values of a column become one: they are the same for all rows of a key (``key``); ``sum``, ``min``, ``max``; the
-#: value of the row that comes ``first`` or ``last`` by the table's order. ``row``: tables whose rows stay as they are.
+#: How the values of a column are folded: ``key``: they are the same in all rows; ``sum``, ``min``, ``max``; ``first``,
+#: ``last``: the value of the first or last row in the table's order. ``row``: the rows of the table are not folded.
 Fold = Literal["key", "sum", "min", "max", "first", "last", "row"]
 
 TEXT: Final = pa.string()
@@ -29,7 +29,7 @@ DATE: Final = pa.date32()
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its name, its type, how it folds, and what it means."""
+    """One column: its name, its type, its fold, and its description."""
 
     name: str
     type: pa.DataType
@@ -39,46 +39,46 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table: ``<lake>/<layer>/<name>``, cut into directories by ``partition``."""
+    """One table: ``<lake>/<layer>/<name>``, divided into directories by ``partition``."""
 
     layer: Literal["bronze", "silver", "gold"]
     name: str
     help: str
     columns: tuple[Column, ...]
-    #: The column whose values have a directory each, so that old days can be skipped, folded and thrown away.
+    #: The column whose values have a directory each, so that old days can be skipped, folded and deleted.
     partition: str | None = "date"
-    #: By which columns ``first`` and ``last`` are decided.
+    #: The columns that decide ``first`` and ``last``.
     order: tuple[str, ...] = ()
-    #: Written whole by each run instead of added to.
+    #: Whether each run writes the whole table again instead of adding to it.
     is_replaced: bool = False
 
     @property
     def path(self) -> str:
-        """Where it is in the lake: ``gold/minutes``."""
+        """Its path in the lake: ``gold/minutes``."""
         return f"{self.layer}/{self.name}"
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns as Arrow has them."""
+        """The columns as an Arrow schema."""
         return pa.schema([pa.field(each.name, each.type) for each in self.columns])
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns by which rows are folded; none if rows stay as they are."""
+        """The columns by which rows are folded; empty if rows are not folded."""
         return tuple(each.name for each in self.columns if each.fold == "key")
 
     @property
     def is_partial(self) -> bool:
-        """Tell whether several rows may stand for one."""
+        """Return whether several rows may have the same key."""
         return bool(self.keys) and not self.is_replaced
 
     def folded(self, rows: pa.Table) -> pa.Table:
-        """Make one row of all that have the same key; the columns are those that are given, in the table's order."""
+        """Fold rows with the same key into one; the result has the given columns, in the table's order."""
         columns = [each for each in self.columns if each.name in rows.column_names]
         if not self.is_partial or rows.num_rows == 0:
             return rows.select([each.name for each in columns])
         if self.order:
-            # Nobody's order of rows may decide, or a fold would not be the same twice.
+            # The order of the input must not matter. Otherwise the same fold could have different results.
             rows = rows.sort_by([(name, "ascending") for name in self.order])
         asked = [(each.name, each.fold) for each in columns if each.fold != "key"]
         keys = [each.name for each in columns if each.fold == "key"]
@@ -90,7 +90,7 @@ class Table:
 
 
 def _plain(found: pa.Table, asked: Sequence[tuple[str, Fold]]) -> list[str]:
-    """Give aggregates the names of their columns again."""
+    """Rename aggregates to the names of their columns."""
     names = {f"{name}_{how}": name for name, how in asked}
     return [names.get(name, name) for name in found.column_names]
 
@@ -106,7 +106,7 @@ def count(name: str, text: str) -> Column:
 
 
 def rows(*columns: tuple[str, pa.DataType, str]) -> Iterator[Column]:
-    """Return columns of a table whose rows stay as they are."""
+    """Return columns of a table whose rows are not folded."""
     for name, kind, text in columns:
         yield Column(name, kind, "row", text)
 

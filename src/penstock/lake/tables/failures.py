@@ -1,4 +1,4 @@
-"""``gold/failures``: what goes wrong: errors that differ in ids, numbers and quoted words only are one.
+"""``gold/failures``: kinds of failures. Errors that differ only in ids, numbers and quoted words are one kind.
 
 Counts attempts that failed or stalled.
 """
@@ -16,7 +16,7 @@ FAILURES: Final = Table(
     (
         NAMESPACE,
         QUEUE,
-        key("fingerprint", TEXT, "16 digits that stand for the pattern"),
+        key("fingerprint", TEXT, "16 digits that identify the pattern"),
         Column(
             "pattern", TEXT, "first", "the error with `<id>`, `<n>` and `<text>` for what differs; at most 300 characters"
         ),

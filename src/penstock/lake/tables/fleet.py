@@ -1,4 +1,4 @@
-"""``gold/fleet``: which workers were there, as the server says when a batch is built.
+"""``gold/fleet``: the registered workers, as the server lists them when a batch is built.
 
 A sample, so it is not rebuilt from bronze.
 """

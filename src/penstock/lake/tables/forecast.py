@@ -1,7 +1,7 @@
-"""``gold/forecast``: how the backlog of each queue will go on, and how wrong that may be. Written whole by each run.
+"""``gold/forecast``: the forecast of the backlog of each queue, with its error. Each run writes the whole table.
 
-The error is measured: the same model had to foretell the last third of what is known. A queue that is known for too short a
-time has one row that says so, and no forecast.
+The error is measured: the same model had to forecast the last third of the data. A queue with too little data has one row
+with a note, and no forecast.
 """
 
 from __future__ import annotations

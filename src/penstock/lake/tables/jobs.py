@@ -1,6 +1,6 @@
-"""``silver/jobs``: one row for each job, with how it stands.
+"""``silver/jobs``: one row for each job, with its state.
 
-Partials: a batch adds a row for each job that it has events of.
+Partials: a batch adds a row for each job of its events.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ JOBS: Final = Table(
         Column("first_started_at", MOMENT, "min", "when a worker first got it, of attempts that ended"),
         Column("last_started_at", MOMENT, "max", "when a worker last got it, of attempts that ended"),
         Column("ended_at", MOMENT, "max", "when it last completed, died, expired or was removed"),
-        count("attempts", "attempts that ended; those given back are none"),
+        count("attempts", "attempts that ended; released ones do not count"),
         count("failures", "attempts that failed or stalled"),
         count("run_ms", "all its attempts took, together"),
         Column("size", COUNT, "max", "of its payload, in bytes"),

@@ -1,8 +1,8 @@
 """``gold/latency``.
 
-How long jobs waited and took, as histograms that can be added up: percentiles over any time and any queues.
+Waiting and running times of jobs, as histograms that can be added up: percentiles over any time and any queues.
 
-A bucket is 2 % wide, see ``penstock.lake.histogram``; a percentile is off by 1 % at most.
+A bucket is 2 % wide, see ``penstock.lake.histogram``; the error of a percentile is 1 % at most.
 """
 
 from __future__ import annotations

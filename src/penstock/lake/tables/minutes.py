@@ -1,6 +1,6 @@
-"""``gold/minutes``: what happened in each queue in each minute, in numbers.
+"""``gold/minutes``: the activity of each queue in each minute, in numbers.
 
-For all time, ``arrivals + revived + replayed - completions - dead - expired - removed`` is how many jobs are not finished.
+Over all time, ``arrivals + revived + replayed - completions - dead - expired - removed`` is the number of unfinished jobs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MINUTES: Final = Table(
         count("failures", "attempts that failed, also those that are tried again"),
         count("retries", "failed attempts that are tried again"),
         count("stalls", "attempts whose worker sent no more heartbeats"),
-        count("releases", "jobs that a worker gave back"),
+        count("releases", "jobs that a worker released"),
         count("dead", "jobs that became dead letters"),
         count("revived", "dead letters brought back"),
         count("replayed", "completed jobs run again"),

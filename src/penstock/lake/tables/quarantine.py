@@ -1,9 +1,9 @@
-"""``bronze/quarantine``: events that could not be understood, or only in part, and why.
+"""``bronze/quarantine``: events that could not be interpreted, or only in part, and the reason.
 
 They are in ``bronze/events`` as well.
 
-An event that is not understood at all (an unknown kind, no job or queue where one belongs) is in no other table. One whose
-times cannot be true is counted, but not timed.
+An event that cannot be interpreted at all (an unknown kind, no job or queue where one is required) is in no other table. An
+event with impossible times is counted, but its times are not used.
 """
 
 from __future__ import annotations

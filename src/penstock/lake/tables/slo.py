@@ -1,6 +1,7 @@
-"""``gold/slo``: how well objectives are met at the end of the last run. They are in ``objectives.yaml`` beside the tables.
+"""``gold/slo``: the state of objectives at the end of the last run. ``objectives.yaml`` beside the tables defines them.
 
-Without that file there is one: 99 % of jobs wait a minute at most, over 30 days, in every queue. Written whole by each run.
+Without that file there is one: 99 % of jobs wait at most a minute, over 30 days, in every queue. Each run writes the whole
+table.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SLO: Final = Table(
             ("within_ms", COUNT, "how long it may take; none for `success`"),
             ("target", SHARE, "the share of jobs that should be good"),
             ("window_ms", COUNT, "over which"),
-            ("at", MOMENT, "up to when it was measured: the end of the last minute that the lake knows of"),
+            ("at", MOMENT, "up to when it was measured: the end of the last minute in the lake"),
             ("jobs", COUNT, "jobs in the window"),
             ("good", COUNT, "good ones"),
             ("attained", SHARE, "their share"),

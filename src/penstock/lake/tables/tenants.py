@@ -1,6 +1,6 @@
-"""``gold/tenants``: what each namespace got in each minute, to see who takes how much.
+"""``gold/tenants``: the use of each namespace in each minute, for the comparison of shares.
 
-Shares and Jain's index follow from it.
+Shares and Jain's index are computed from it.
 """
 
 from __future__ import annotations

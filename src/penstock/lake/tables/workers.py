@@ -1,8 +1,8 @@
 """``gold/workers``: how busy the workers of each queue were in each minute.
 
-``busy_ms / 60000`` is how many jobs were worked at at once, on average; divided by the places there were (``gold/fleet``), it
-is how well they were used. An attempt that lasts longer is spread over its minutes; the journal does not say which worker had
-it.
+``busy_ms / 60000`` is the average number of jobs that ran at the same time; divided by the capacity (``gold/fleet``), it is
+the utilisation. An attempt that spans several minutes is spread over them; the journal does not contain the worker of an
+attempt.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""From events to every other table: whole columns at a time, with the kernels of Arrow.
+"""Build all other tables from events: whole columns at a time, with Arrow's kernels.
 
-All tables but bronze are partials that fold, so a heap of events needs to know of no other: whoever has some makes rows of
-them, without a shuffle, a state or a join. Spark's tasks do so with what they have just fetched, a rebuild with bronze.
+All tables except bronze are partials that are folded, so a set of events is independent of all others: each process builds
+rows from its events, without a shuffle, a state or a join. Spark's tasks use the events that they fetched, a rebuild those
+of bronze.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = ["DERIVED", "make"]
 
-#: Everything that is made of events, in the order in which it is committed.
+#: The tables that are built from events, in the order in which they are committed.
 DERIVED = (QUARANTINE, ATTEMPTS, JOBS, MINUTES, LATENCY, FAILURES, BACKLOG, WORKERS, TENANTS)
 
 
 def make(events: pa.Table, batch: int, wanted: frozenset[str]) -> Iterator[tuple[Table, pa.Table]]:
-    """Return the rows of the tables that are wanted, by their paths, of some events of bronze/events."""
+    """Yield the rows of the wanted tables, by their paths, for some events of bronze/events."""
     if QUARANTINE.path in wanted:
         yield QUARANTINE, quarantine(events, batch)
     rows = EventRows(events, batch)

@@ -1,7 +1,7 @@
-"""What people look at: counts and times by queue and minute.
+"""The gold tables: counts and times by queue and minute.
 
-One grouping by queue, minute and kind (``summary``) turns millions of events into some thousand rows, of which most tables are
-made at once. Histograms and failures look at the events of their own.
+One grouping by queue, minute and kind (``summary``) reduces millions of events to some thousand rows, from which most tables
+are built. Histograms and failures use their own events.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     from penstock.lake.transform.rows import EventRows
 
-#: What is counted: the column of gold/minutes, and the kind of event. The number of each is its place here.
+#: The counts: the column of gold/minutes, and the kind of event. The number of each is its position here.
 _COUNTED: Final = {
     "arrivals": "job:pushed", "completions": "job:completed", "failures": "job:failed", "retries": "job:retried",
     "stalls": "job:stalled", "releases": "job:released", "dead": "dlq:added", "revived": "dlq:retried", "replayed": None,
     "expired": "job:expired", "removed": None, "forgotten": None,
 }  # fmt: skip
 _NUMBER: Final = {name: number for number, name in enumerate(_COUNTED)}
-_NOTHING: Final = len(_COUNTED)  #: of what is not counted
+_NOTHING: Final = len(_COUNTED)  #: for events that are not counted
 _ROOM: Final = 16  #: for these numbers
 #: An attempt that lasted longer is spread over its last minutes only: a day of them.
 _SPREAD_MINUTES: Final = 1_440
@@ -38,7 +38,7 @@ _TIMES: Final = ("waits", "wait_ms", "runs", "run_ms")
 
 
 def summary(rows: EventRows) -> pa.Table:
-    """Return what happened, by a queue's minute (``cell``) and kind (``what``): how often, and what times add up to."""
+    """Return the sums by a queue's minute (``cell``) and kind (``what``): the number of events, and their times."""
     kinds = {kind: number for (name, kind), number in zip(_COUNTED.items(), range(_ROOM), strict=False) if kind}
     numbers = pa.array([kinds.get(each, _NOTHING) for each in rows.kind.dictionary.to_pylist()], pa.int64())
     what = numbers.take(rows.kind.indices)
@@ -80,7 +80,7 @@ def summary(rows: EventRows) -> pa.Table:
 
 
 def minutes(rows: EventRows, made: pa.Table) -> pa.Table:
-    """Return gold/minutes of a summary."""
+    """Return gold/minutes from a summary."""
     what = made.column("what")
     given: dict[str, Any] = {name: _where(what, [name], made.column("n")) for name in _COUNTED}
     given["bytes_in"] = _where(what, ["arrivals"], made.column("size"))
@@ -90,7 +90,7 @@ def minutes(rows: EventRows, made: pa.Table) -> pa.Table:
 
 
 def backlog(rows: EventRows, made: pa.Table) -> pa.Table:
-    """Return gold/backlog of a summary."""
+    """Return gold/backlog from a summary."""
     what, count = made.column("what"), made.column("n")
     given = {
         "added": _where(what, ["arrivals", "revived", "replayed"], count),
@@ -100,14 +100,14 @@ def backlog(rows: EventRows, made: pa.Table) -> pa.Table:
 
 
 def workers(rows: EventRows, made: pa.Table) -> pa.Table:
-    """Return gold/workers of a summary, and of attempts that did not end in the minute they began in."""
+    """Return gold/workers from a summary, and from attempts that did not end in the minute in which they began."""
     cell, busy = _busy(rows, made)
     attempts = pa.concat_arrays([made.column("ended").combine_chunks(), _zeros(len(cell) - made.num_rows)])
     return _by_cell(rows, WORKERS.schema, cell, {"busy_ms": busy, "attempts": attempts})
 
 
 def tenants(rows: EventRows, made: pa.Table) -> pa.Table:
-    """Return gold/tenants: the same, without the queues."""
+    """Return gold/tenants: the same by namespace."""
     cell, busy = _busy(rows, made)
     more = _zeros(len(cell) - made.num_rows)
     what, count = made.column("what"), made.column("n")
@@ -122,7 +122,7 @@ def tenants(rows: EventRows, made: pa.Table) -> pa.Table:
 
 
 def _busy(rows: EventRows, made: pa.Table) -> tuple[Any, Any]:
-    """Return how long workers were busy in queues' minutes: those of the summary, then those that attempts are spread over."""
+    """Return the busy time of workers by queue and minute: of the summary, then of the attempts that are spread."""
     cells, times = [made.column("cell").combine_chunks()], [made.column("busy_ms").combine_chunks()]
     for cell, busy in _spread(rows):
         cells.append(cell)
@@ -131,7 +131,7 @@ def _busy(rows: EventRows, made: pa.Table) -> tuple[Any, Any]:
 
 
 def _spread(rows: EventRows) -> Iterator[tuple[Any, Any]]:
-    """Spread attempts over the minutes they lasted, some at a time."""
+    """Spread attempts over the minutes that they lasted, some at a time."""
     long = pc.fill_null(pc.less(rows.started_ms, pc.multiply(rows.minute, MINUTE_MS)), fill_value=False)
     if not pc.any(long).as_py():
         return
@@ -157,7 +157,7 @@ def _spread(rows: EventRows) -> Iterator[tuple[Any, Any]]:
 
 _KINDS: Final = ("wait", "run", "total")
 _KIND_ROOM: Final = 4
-_BUCKETS: Final = 4_096  #: more than there are: the last would be times of 10^34 ms
+_BUCKETS: Final = 4_096  #: more than exist: the last would be times of 10^34 ms
 
 
 def latency(rows: EventRows) -> pa.Table:
@@ -171,7 +171,7 @@ def latency(rows: EventRows) -> pa.Table:
     for kind, given in enumerate(times):
         known = pc.is_valid(given)
         ms = given.filter(known)
-        # A millisecond stands in for none, whose logarithm there is not.
+        # A time of 0 counts as a millisecond, because 0 has no logarithm.
         logs = pc.divide(pc.ln(pc.cast(pc.max_element_wise(ms, 1), pa.float64())), LOG_WIDTH)
         bucket = pc.if_else(pc.less(ms, 1), BELOW, pc.cast(pc.floor(logs), pa.int64()))
         key = pc.add(pc.multiply(cell.filter(known), _KIND_ROOM), kind)
@@ -250,7 +250,7 @@ def _whole(column: Any) -> Any:
 def _by_cell(
     rows: EventRows, schema: pa.Schema, cell: Any, given: dict[str, Any], *, of_namespace: bool = False
 ) -> pa.Table:
-    """Add up by queue and minute, or namespace and minute; what is nothing at all is left out."""
+    """Add up by queue and minute, or namespace and minute; rows with only zeros are left out."""
     if of_namespace:
         cell = _of_namespace(rows, _whole(cell))
     found = (
@@ -265,7 +265,7 @@ def _by_cell(
 
 
 def _of_namespace(rows: EventRows, cell: Any) -> Any:
-    """Let one queue of each namespace stand for all of them."""
+    """Replace the queues of each namespace by one of them."""
     first: dict[str, int] = {}
     for number, (namespace, _) in enumerate(rows.places):
         first.setdefault(namespace, number)
@@ -276,7 +276,7 @@ def _of_namespace(rows: EventRows, cell: Any) -> Any:
 
 
 def _table(rows: EventRows, schema: pa.Schema, cell: Any, columns: dict[str, Any]) -> pa.Table:
-    """Give rows of queues' minutes their names and times."""
+    """Add the names and times of queues' minutes to rows."""
     minute = pc.divide(cell, len(rows.places))
     place = pc.subtract(cell, pc.multiply(minute, len(rows.places)))
     moment = pc.cast(pc.multiply(minute, MINUTE_MS), pa.timestamp("ms", tz="UTC"))

@@ -1,4 +1,4 @@
-"""Attempts and jobs, and what is put aside."""
+"""The tables of attempts, jobs and quarantined events."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _MICROS: Final = pa.timestamp("us", tz="UTC")
 
 
 def fingerprint_of(pattern: str) -> str:
-    """Return the digits that stand for a pattern."""
+    """Return the fingerprint of a pattern."""
     return hashlib.md5(pattern.encode(), usedforsecurity=False).hexdigest()[:FINGERPRINT_CHARS]
 
 
 def quarantine(events: pa.Table, batch: int) -> pa.Table:
-    """Return the events that cannot be understood, or only in part, and why."""
+    """Return the events that cannot be interpreted, or only in part, and the reasons."""
     why = reasons(events)
     bad = pc.is_valid(why)
     chosen = events.filter(bad)
     columns = {name: chosen.column(name) for name in ("shard", "seq", "at", "kind")}
     columns["reason"] = why.filter(bad)
     columns["row"] = pa.array([json.dumps(each, default=str, sort_keys=True) for each in chosen.to_pylist()], pa.string())
-    # The same in every run: an event without a time has no day of its own.
+    # The same in every run: an event without a time has no day.
     columns["date"] = pc.fill_null(pc.cast(chosen.column("at"), pa.date32()), pa.scalar(0, pa.int32()).cast(pa.date32()))
     return _table(QUARANTINE.schema, columns, batch)
 
@@ -47,7 +47,7 @@ def attempts(rows: EventRows) -> pa.Table:
     )  # fmt: skip
     columns: dict[str, Any] = {name: chosen.column(name) for name in names}
     counted = chosen.column("attempt").combine_chunks()
-    # What counts failures has counted this one, if it is one.
+    # The count of failures includes this attempt, if it failed.
     columns["attempt"] = pc.if_else(failed, counted, pc.add(counted, pa.scalar(1, pa.int32())))
     kind = rows.kind.filter(ended)
     outcomes = pa.array([OUTCOMES.get(each) for each in kind.dictionary.to_pylist()], pa.string())
@@ -65,20 +65,20 @@ def attempts(rows: EventRows) -> pa.Table:
 
 
 _STATES: Final = ("waiting", "delayed", "active", "completed", "dead", "expired", "removed")
-#: How a job stands after an event, for those that say so; None: it depends on when it is due.
+#: The state of a job after an event; None: it depends on the due time.
 _AFTER: Final[dict[str, int | None]] = {
     "job:pushed": None, "job:retried": None, "job:active": 2, "job:completed": 3, "job:waiting": 0, "job:released": 0,
     "job:stalled": 0, "job:delayed": 1, "job:promoted": 0, "dlq:added": 4, "dlq:retried": 0, "job:expired": 5,
     "job:waiting-children": 0,
 }  # fmt: skip
-_ENDED: Final = 3  #: the first state that is an end
+_ENDED: Final = 3  #: the first final state
 _REMOVED: Final = _STATES.index("removed")
-#: Room for the number of a state below the number of its event: the last event has the greatest of both.
+#: The number of a state is below the number of its event: the last event has the greatest of both.
 _ROOM: Final = 16
 
 
 def _states(rows: EventRows) -> Any:
-    """Return the number of the state after each event; null where it says nothing of it."""
+    """Return the number of the state after each event; null for events without one."""
     kinds = rows.kind.dictionary.to_pylist()
     found = pa.array([_AFTER.get(each) for each in kinds], pa.int64()).take(rows.kind.indices)
     later = pc.fill_null(pc.greater(rows.column("run_at"), rows.column("at")), fill_value=False)
@@ -87,7 +87,7 @@ def _states(rows: EventRows) -> Any:
 
 
 def jobs(rows: EventRows) -> pa.Table:
-    """Return one row for each job of which there are events, and shard. Nothing but numbers is aggregated: that is quick."""
+    """Return one row for each job in the events, and shard. Only numbers are aggregated, because that is fast."""
     state, at = _states(rows), pc.cast(rows.column("at"), pa.int64())
     ended = rows.has_ended
     attempted = pc.and_not(ended, rows.is_kind("job:released"))
@@ -145,8 +145,8 @@ def jobs(rows: EventRows) -> pa.Table:
 
 
 def _made_on(ids: Any) -> Any:
-    """Return the days on which jobs were made. The first 48 bits of an id are the milliseconds; few begin differently."""
-    # The first 32 bits count 65 seconds: the same for many jobs, so each is looked at once. Around midnight the rest is needed.
+    """Return the days on which jobs were created. The first 48 bits of an id are milliseconds; few beginnings differ."""
+    # The first 32 bits count 65 seconds: the same for many jobs, so each is converted once. Around midnight the rest is needed.
     heads = pc.dictionary_encode(pc.utf8_slice_codeunits(ids, 0, 8).combine_chunks())
     known = heads.dictionary.to_pylist()
     days = pa.array([_day(f"{head}0000") for head in known], pa.int32())

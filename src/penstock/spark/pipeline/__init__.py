@@ -1,7 +1,7 @@
-"""The builder of the lake: takes the journal, and makes bronze, silver and gold of it with Spark.
+"""The builder of the lake: reads the journal, and builds bronze, silver and gold from it with Spark.
 
-Executors fetch events and write files of all tables (``tasks``); what is made of events is in ``penstock.lake.transform``. The
-driver commits (``run``): bronze first, with the place in the journal up to which it goes. That is one commit, so the lake
-itself knows where to go on, and there is no checkpoint that could know otherwise. Then every other table, each of which notes
-the batch. After a crash at any moment, what is missing of the last batch is made again from bronze, and the rest is left alone.
+Executors fetch events and write files of all tables (``tasks``); ``penstock.lake.transform`` computes the tables. The driver
+commits (``run``): bronze first, with the position in the journal up to which it goes. That is one commit, so the lake itself
+has the position to continue from, and no checkpoint can contradict it. Then every other table, each with the number of the
+batch. After a crash at any moment, the missing tables of the last batch are built again from bronze, and the others stay.
 """

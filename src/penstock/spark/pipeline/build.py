@@ -1,4 +1,4 @@
-"""``penstock pipeline rebuild``: silver and gold anew from bronze."""
+"""``penstock pipeline rebuild``: build silver and gold again from bronze."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 __all__ = ["DERIVED", "Rebuilt", "rebuild"]
 
-#: Events after which something is told.
+#: Events after which the progress is reported.
 TOLD_EVENTS: Final = 10_000_000
 
 
 @dataclass(slots=True)
 class Rebuilt:
-    """What a rebuild has done: how many events it took, how long, in seconds, and how many rows each table has."""
+    """The result of a rebuild: the number of events, the duration in seconds, and the number of rows of each table."""
 
     events: int
     seconds: float
     rows: dict[str, int]
-    took: dict[str, float]  #: seconds that tasks spent on each table, together
+    took: dict[str, float]  #: seconds that tasks spent on each table, in sum
 
 
 def rebuild(
@@ -44,11 +44,11 @@ def rebuild(
     since: str | None = None,
     tell: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Rebuilt:
-    """Make silver and gold anew from bronze, and at the end commit each table once.
+    """Build silver and gold again from bronze, and commit each table once at the end.
 
-    Until then readers see the tables as they were; if it is interrupted, they stay so. ``since``: only days from this one on
-    (2026-01-31); None: all. ``tell`` is called with how many events are done, and of how many. Nobody else may add to the lake
-    meanwhile: see ``locked``.
+    Until then readers see the old tables; if it is interrupted, these stay. ``since``: only days from this one on
+    (2026-01-31); None: all. ``tell`` is called with the number of processed events, and of all events. No other process may
+    write to the lake at the same time: see ``locked``.
     """
     began = steady()
     found = lake.open(EVENTS)
@@ -62,7 +62,7 @@ def rebuild(
         for some in _pieces(bronze):
             made = remake(spark, lake, [part.path for part in some], batch, files, only_batch=False)
             for path, parts in made.files.items():
-                # Time that workers spent is spread over the minutes before, which may be of a day that stays as it is.
+                # The time of workers is spread over the minutes before, which may belong to a day that is not built again.
                 files[path] += [part for part in parts if is_since(part, since)]
                 took[path] += made.took[path]
             done += sum(part.rows for part in some)

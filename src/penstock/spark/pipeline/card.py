@@ -1,4 +1,4 @@
-"""``lake.json``: says that a directory is a lake, of which namespace and server, and how it is laid out."""
+"""``lake.json``: marks a directory as a lake, with its namespace, its server and its format."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from penstock.lake.location import CARD
 if TYPE_CHECKING:
     from penstock.lake.location import Lake
 
-#: How a lake is laid out. One with a higher number is left alone, one with a lower number is migrated (``migrate``).
-#: 2: ``silver/attempts`` and all tables with waits go by ``due_at`` of an attempt.
+#: The format of a lake. A lake with a higher number is not changed, one with a lower number is migrated (``migrate``). 2:
+#: ``silver/attempts`` and all tables with waits use ``due_at`` of an attempt.
 FORMAT: Final = 2
-#: What a card without a number is: the first ones had none.
+#: The format of a card without a number: the first version wrote none.
 _FIRST_FORMAT: Final = 1
 LOCK: Final = "_lock"
 
 
 class Card(NamedTuple):
-    """What a card says. ``histories``: of each shard, by its number, whose journal is in the lake (``core.history``)."""
+    """The content of a card. ``histories``: the history of each shard in the lake, by its number (``core.history``)."""
 
     namespace: str | None
     made_as: int
@@ -29,7 +29,7 @@ class Card(NamedTuple):
 
 
 class LakeInvalid(PenstockError):
-    """A lake cannot be used as it is. The message says what helps."""
+    """A lake cannot be used in its present state. The message has the remedy."""
 
 
 def open_card(lake: Lake, namespace: str | None) -> int:
@@ -50,7 +50,7 @@ def open_card(lake: Lake, namespace: str | None) -> int:
 
 
 def note_format(lake: Lake) -> None:
-    """Write down that a lake is laid out as this version does it. Raises LakeInvalid."""
+    """Record that a lake has the format of this version. Raises LakeInvalid."""
     card = lake.text(CARD)
     if card is not None:
         known = _read(lake, card)
@@ -59,13 +59,13 @@ def note_format(lake: Lake) -> None:
 
 
 def histories_of(lake: Lake) -> dict[str, str]:
-    """Return the history that a lake has of each shard, by its number. Earlier versions noted none. Raises LakeInvalid."""
+    """Return the history of each shard in a lake, by its number. Earlier versions recorded none. Raises LakeInvalid."""
     card = lake.text(CARD)
     return {} if card is None else _read(lake, card).histories
 
 
 def note_histories(lake: Lake, histories: dict[str, str]) -> None:
-    """Write down which histories a lake has. Raises LakeInvalid."""
+    """Record the histories of a lake. Raises LakeInvalid."""
     card = lake.text(CARD)
     if card is not None:
         _write(lake, _read(lake, card)._replace(histories=histories))
@@ -77,7 +77,7 @@ def _write(lake: Lake, card: Card) -> None:
 
 
 def _read(lake: Lake, card: str) -> Card:
-    """Return what a card says. Raises LakeInvalid."""
+    """Return the content of a card. Raises LakeInvalid."""
     try:
         found = json.loads(card)
         of, made_as = found.get("namespace"), int(found.get("format", _FIRST_FORMAT))

@@ -1,7 +1,7 @@
-"""Brings a lake that an earlier version made to the present format.
+"""Migrate a lake of an earlier version to the present format.
 
-Format 1 to 2: earlier versions took the wait of an attempt that is tried again for 0. The tables with waits are made anew from
-bronze. Where bronze does not say when such an attempt was due, its wait is not known, and is not counted.
+Format 1 to 2: earlier versions took 0 as the wait of a retried attempt. The tables with waits are built again from bronze.
+Where bronze has no due time of such an attempt, its wait is unknown, and is not counted.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ WITH_WAITS: Final = (ATTEMPTS, MINUTES, LATENCY, TENANTS)
 
 
 def migrate(spark: SparkSession, lake: Lake, made_as: int, tell: Callable[[str], None]) -> None:
-    """Make anew what an earlier version made otherwise. If this is interrupted, the next run does it again.
+    """Build the tables again that an earlier version built differently. If this is interrupted, the next run repeats it.
 
-    ``made_as``: the format of the lake. Days whose events were forgotten stay as they are.
+    ``made_as``: the format of the lake. Days whose events were deleted stay as they are.
     """
     if made_as >= FORMAT:
         return

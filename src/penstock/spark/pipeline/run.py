@@ -1,7 +1,7 @@
-"""``penstock pipeline run``: keeps a lake up to date with the journal of a server.
+"""``penstock pipeline run``: keep a lake up to date with the journal of a server.
 
-The lake itself says where to go on: the commit that adds events to bronze/events also notes, for each shard, which event comes
-next.
+The lake itself has the position to continue from: the commit that adds events to bronze/events also records the next event
+of each shard.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ T = TypeVar("T")
 
 #: Events of one batch at most.
 BATCH_EVENTS: Final = 2_000_000
-#: After how many batches upkeep is done, and how many files a day must have for it.
+#: After how many batches maintenance runs, and how many files a day must have for it.
 UPKEEP_BATCHES: Final = 60
 UPKEEP_FILES: Final = 16
-#: What tells an event from those of other servers.
+#: The columns that distinguish an event from those of other servers.
 IDENTITY: Final = ("seq", "at", "kind", "job_id")
 
 
 @dataclass(slots=True)
 class BatchResult:
-    """What one batch did. ``lag``: events that the server had beyond it when it was planned."""
+    """The result of one batch. ``lag``: events of the server after its end, when it was planned."""
 
     number: int
     events: int
@@ -65,7 +65,7 @@ class BatchResult:
 
 
 class Builder:
-    """Adds to one lake. ``fault``: called at the moments between two commits, for tests."""
+    """Adds to one lake. ``fault``: called between two commits, for tests."""
 
     def __init__(
         self,
@@ -82,16 +82,16 @@ class Builder:
         self._most = batch_events
         self._fault = fault
         self._wire = BulkClient(options)
-        self._histories: dict[str, str] | None = None  #: of the shards, as the lake's card has them; None: not read yet
+        self._histories: dict[str, str] | None = None  #: of the shards, as in the lake's card; None: not read yet
 
     def close(self) -> None:
         """Close connections."""
         self._wire.close()
 
     def open(self, tell: Callable[[str], None] = lambda _line: None) -> int:
-        """Make what is missing, widen what an earlier version made, finish a batch that was interrupted.
+        """Create missing tables, add columns to tables of an earlier version, finish an interrupted batch.
 
-        Returns the events of that batch that were put aside. Raises LakeInvalid.
+        Returns how many events of that batch were quarantined. Raises LakeInvalid.
         """
         lake = self._lake
         made_as = open_card(lake, self._options.namespace)
@@ -106,8 +106,8 @@ class Builder:
         self._check_server(found, tell)
         migrate(self._spark, lake, made_as, tell)
         left, lacking = behind(lake, batch), behind(lake, batch - 1)
-        if lacking:  # somebody has removed them, or a newer version has brought them: the last batch alone would not do
-            tell(f"made anew from bronze, all of it: {', '.join(table.path for table in lacking)}")
+        if lacking:  # removed, or added by a newer version: building only the last batch would not be enough
+            tell(f"built again from bronze, completely: {', '.join(table.path for table in lacking)}")
             rebuild(self._spark, lake, tables=lacking)
             left = [table for table in left if table not in lacking]
         paths = paths_of_batch(found, batch)
@@ -117,11 +117,11 @@ class Builder:
         return self._commit(made.files, batch)
 
     def end(self) -> Places:
-        """Return where the journals end now. Raises PenstockError."""
+        """Return the present ends of the journals. Raises PenstockError."""
         return Positions(self._wire, self._options).vouched
 
     def step(self, end: Mapping[str, int]) -> BatchResult | None:
-        """Take the next events before ``end`` into the lake; None if there are none. Raises PenstockError."""
+        """Add the next events before ``end`` to the lake; None if there are none. Raises PenstockError."""
         began, lake = steady(), self._lake
         positions = Positions(self._wire, self._options)
         self._check_histories(positions)
@@ -147,17 +147,17 @@ class Builder:
             aside = self._commit(files, number)
         except CommitFailedError as error:
             raise LakeInvalid(
-                f"Somebody else adds to {lake.shown} at the same time ({error}). Run one pipeline for a lake."
+                f"Another process adds to {lake.shown} at the same time ({error}). Run one pipeline for a lake."
             ) from error
         lag = sum(positions.vouched[shard] - place for shard, place in to.items())
         return BatchResult(number, sum(part.rows for part in parts), aside, steady() - began, lag)
 
     def look(self) -> int:
-        """Note which workers the server knows now, and return how many."""
+        """Record the workers that the server has now, and return their number."""
         return look(self._options, self._lake, mark_of(self._lake.open(EVENTS)) or 0)
 
     def _commit(self, files: Mapping[str, list[DataFile]], batch: int) -> int:
-        """Commit files of tables that are made of bronze, and return how many events were put aside."""
+        """Commit files of tables that are built from bronze, and return how many events were quarantined."""
         for table in DERIVED:
             if table.path in files:
                 commit(self._lake, table, files[table.path], marks={BATCH_MARK: batch}, now_ms=now_ms())
@@ -165,7 +165,7 @@ class Builder:
         return sum(part.rows for part in files.get(QUARANTINE.path, []))
 
     def _check_server(self, found: DeltaTable, tell: Callable[[str], None]) -> None:
-        """Compare the last event that the lake has of each shard with what the server says it is. Raises LakeInvalid."""
+        """Compare the last event of each shard in the lake with the server's. Raises LakeInvalid."""
         positions = Positions(self._wire, self._options)
         self._check_histories(positions)
         for shard in sorted(positions.histories.keys() - histories_of(self._lake).keys()):
@@ -174,7 +174,7 @@ class Builder:
         for shard, vouched in positions.vouched.items():
             following = mark_of(found, shard_mark(shard))
             if following is None or not positions.first[shard] < following <= vouched:
-                continue  # there is nothing to compare; what that means is said where the next batch begins
+                continue  # there is nothing to compare; the start of the next batch reports what that means
             last = following - 1
             where = [("shard", "=", int(shard)), ("seq", "=", last)]
             here = self._lake.read(EVENTS, columns=IDENTITY, filters=where, folded=False).to_pylist()
@@ -203,7 +203,7 @@ class Builder:
                 )
 
     def _note_histories(self, positions: Positions) -> None:
-        """Note the histories of shards that are new to the lake, before it has events of theirs."""
+        """Record the histories of shards that are new to the lake, before their events are added."""
         known = self._histories or {}
         both = known | positions.histories
         if both != known:
@@ -223,30 +223,30 @@ class Builder:
 
 
 def behind(lake: Lake, batch: int) -> list[Table]:
-    """Return the tables that lack a batch, for example because whoever was to commit it was interrupted."""
+    """Return the tables that lack a batch, for example because the process was interrupted before their commits."""
     return [table for table in DERIVED if _batch_number(mark_of(lake.open(table))) < batch]
 
 
 def check_complete(lake: Lake) -> None:
-    """Raise LakeInvalid if silver and gold lack what bronze has."""
+    """Raise LakeInvalid if silver and gold lack a batch that bronze has."""
     batch = mark_of(lake.open(EVENTS))
     if batch is not None and behind(lake, batch):
         raise LakeInvalid(f"The last batch of {lake.shown} is not finished. Have penstock pipeline run do so first.")
 
 
 def _share(waiting: int, total: int, most: int) -> int:
-    """Return how many events of a shard a batch takes: in proportion to what waits, and at least one, so that all go on."""
+    """Return how many events of a shard a batch has: in proportion to those that wait; at least one, so that all advance."""
     return waiting if total <= most else min(waiting, max(1, waiting * most // total)) if waiting else 0
 
 
 def _batch_number(mark: int | None) -> int:
-    """Return the number of a batch, or one before all if there was none."""
+    """Return the number of a batch, or the number before the first if there was none."""
     return -1 if mark is None else mark
 
 
 @contextmanager
 def locked(lake: Lake) -> Iterator[None]:
-    """Be the only one who adds to a lake. Raises LakeInvalid.
+    """Lock a lake against other writers. Raises LakeInvalid.
 
     Object stores have no locks: there, Delta lets one of two commits fail.
     """
@@ -279,7 +279,7 @@ def locked(lake: Lake) -> Iterator[None]:
 
 @dataclass(slots=True)
 class RunSummary:
-    """What a run did."""
+    """The result of a run."""
 
     batches: int = 0
     events: int = 0
@@ -297,11 +297,11 @@ def run(
     upkeep_batches: int = UPKEEP_BATCHES,
     clock: Callable[[], float] = steady,
 ) -> RunSummary:
-    """Take everything into a lake that the server has now; with ``every_ms``, again in each period, until ``stop``.
+    """Add all events that the server has now to a lake; with ``every_ms``, again in each period, until ``stop``.
 
-    What comes while a round is under way is left to the next one. So a round ends, however much comes, and a period has one
-    batch, or as many as ``batch_events`` makes of what has gathered. With ``every_ms``, a server that does not answer for a
-    while is asked again next time. ``clock``: in seconds. Raises PenstockError.
+    Events that arrive during a round are left to the next one. So a round ends, however many arrive, and a period has one
+    batch, or as many as ``batch_events`` makes of the gathered events. With ``every_ms``, a server that does not answer is
+    tried again in the next period. ``clock``: in seconds. Raises PenstockError.
     """
     done = RunSummary()
     began = clock()
@@ -317,7 +317,7 @@ def run(
             done.events += batch.events
             done.aside += batch.aside
             tell(_line(batch))
-            # By the number of the batch, not of this run: many short runs make as many files as a long one.
+            # By the number of the batch, not of this run: many short runs create as many files as a long one.
             if upkeep_batches and (batch.number + 1) % upkeep_batches == 0:
                 keep_up(lake, tell)
         if news:
@@ -335,7 +335,7 @@ def _impatient(ask: Callable[[], T]) -> T:
 
 
 def _patient(tell: Callable[[str], None], ask: Callable[[], T]) -> T | None:
-    """Ask a server that may be away for a while. None: it did not answer."""
+    """Call a server that may be unavailable for a while. None: it did not answer."""
     try:
         return ask()
     except Exception as error:
@@ -346,17 +346,17 @@ def _patient(tell: Callable[[str], None], ask: Callable[[], T]) -> T | None:
 
 
 def keep_up(lake: Lake, tell: Callable[[str], None], **more: Any) -> None:
-    """Fold and tidy, and tell what was done."""
+    """Compact the lake, and report the results."""
     for kept in compact(lake, name=fresh_name(), now_ms=now_ms(), **({"least_files": UPKEEP_FILES} | more)):
         if kept.files_after != kept.files_before or kept.removed or kept.busy:
             rows = f", {kept.rows_before:,} rows are {kept.rows_after:,} now" if kept.rows_before else ""
             gone = f", {kept.removed} old files removed" if kept.removed else ""
-            busy = ", left alone: somebody else is at it" if kept.busy else ""
+            busy = ", skipped: another process folds it" if kept.busy else ""
             tell(f"{kept.table.path}: {kept.files_before} files are {kept.files_after} now{rows}{gone}{busy}")
 
 
 def tell_derived(lake: Lake, tell: Callable[[str], None]) -> None:
-    """Write what is worked out from gold. The run is good without it."""
+    """Write the tables that are computed from gold. Its failure does not make the run fail."""
     from penstock.lake.queries.derived import write_derived  # noqa: PLC0415, only those who run need it
 
     try:

@@ -1,6 +1,6 @@
-"""What Spark's executors do: fetch events or read them from bronze, make all tables of them, write files. One pass, no shuffle.
+"""The work of Spark's executors: fetch events or read them from bronze, build all tables, write files. One pass, no shuffle.
 
-A task knows nothing of others: its rows are partials, which fold with those of everybody else.
+A task is independent of others: its rows are partials, which are folded with those of all other tasks.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from penstock.spark.journal import Range
     from penstock.spark.options import Options
 
-#: Events that tables are made of at once: the more, the fewer partials; they are in memory.
+#: Events from which tables are built at once. A larger number makes fewer partials and needs more memory.
 AT_ONCE: Final = 1_000_000
 _KNOWN: Final = frozenset(EVENTS.schema.names) - {"extra", "date", "batch"}
 
 
 class TaskOutput(NamedTuple):
-    """What tasks have made of each table, by its path: the files, and how long it took, in seconds."""
+    """The output of tasks for each table, by its path: the files, and the duration in seconds."""
 
     files: dict[str, list[DataFile]]
     took: dict[str, float]
@@ -44,7 +44,7 @@ class TaskOutput(NamedTuple):
 def fetch(
     spark: SparkSession, options: Options, lake: Lake, ranges: Sequence[Range], *, batch: int, wanted: Iterable[str]
 ) -> TaskOutput:
-    """Have events fetched and all tables made of them, and return the files. Nothing is committed. Raises PenstockError."""
+    """Let tasks fetch events and build all tables, and return the files. Commits nothing. Raises PenstockError."""
     tables = frozenset(wanted)
 
     def task(some: Sequence[Range]) -> TaskOutput:
@@ -57,7 +57,7 @@ def fetch(
 def remake(
     spark: SparkSession, lake: Lake, paths: Sequence[str], batch: int, wanted: Iterable[str], *, only_batch: bool
 ) -> TaskOutput:
-    """Have tables made of files of bronze, and return the files. ``only_batch``: of the rows of that batch only."""
+    """Let tasks build tables from files of bronze, and return the files. ``only_batch``: from the rows of that batch only."""
     tables = frozenset(wanted)
 
     def task(some: Sequence[str]) -> TaskOutput:
@@ -69,7 +69,7 @@ def remake(
 
 
 def _spread(spark: SparkSession, work: Sequence[Any], task: Any, least: int | None) -> TaskOutput:
-    """Have work done in as many tasks as there are places, each with its neighbours: so there are few files."""
+    """Spread work over as many tasks as Spark can run at once, each with adjacent parts, so that there are few files."""
     context = spark.sparkContext
     count = min(len(work), max(context.defaultParallelism, least or 1))
     if count == 0:
@@ -84,8 +84,8 @@ def _spread(spark: SparkSession, work: Sequence[Any], task: Any, least: int | No
 
 
 def _write(lake: Lake, rows: Iterator[pa.Table], batch: int, wanted: frozenset[str]) -> TaskOutput:
-    """Write events, if that is wanted, and what is made of them."""
-    pa.set_cpu_count(1)  # Spark has a task for each core
+    """Write events, if ``wanted`` includes them, and the tables that are built from them."""
+    pa.set_cpu_count(1)  # Spark runs one task per core
     name = fresh_name()
     writers = {path: PartWriter(lake, TABLES[path], name) for path in wanted}
     took = dict.fromkeys(wanted, 0.0)
@@ -116,7 +116,7 @@ def _heaps(rows: Iterator[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _read(lake: Lake, path: str, batch: int | None) -> Iterator[pa.Table]:
-    """Read a file of bronze, a part of it at a time."""
+    """Read a file of bronze, in parts."""
     file = pq.ParquetFile(lake.files(EVENTS).open_input_file(unquote(path)))
     for group in range(file.num_row_groups):
         rows = fitted(file.read_row_group(group, use_threads=False), EVENTS.schema)
@@ -124,7 +124,7 @@ def _read(lake: Lake, path: str, batch: int | None) -> Iterator[pa.Table]:
 
 
 def stored(rows: pa.RecordBatch, batch: int) -> pa.Table:
-    """Return events as they are kept: with the day and the batch, and what a newer server says beyond that as JSON."""
+    """Return events as they are stored: with the day and the batch, and with unknown fields of a newer server as JSON."""
     count = rows.num_rows
     columns: dict[str, Any] = {
         field.name: rows.column(field.name) if field.name in rows.schema.names else pa.nulls(count, field.type)

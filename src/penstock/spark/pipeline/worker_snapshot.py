@@ -1,4 +1,4 @@
-"""A look at the workers that have introduced themselves: ``gold/fleet``. The journal does not tell of them."""
+"""A snapshot of the registered workers: ``gold/fleet``. The journal does not contain them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from penstock.lake.location import Lake
     from penstock.spark.options import Options
 
-#: Namespaces that are asked for at most: those that had jobs on the last day.
+#: Namespaces that are requested at most: those that had jobs on the last day.
 NAMESPACES_MAX: Final = 100
 _MINUTE_MS: Final = 60_000
-#: How long a server that does not answer is asked again, in ms.
+#: For how long a request is retried if the server does not answer, in ms.
 _PATIENCE_MS: Final = 1_000
 _MILLIS: Final = pa.timestamp("ms", tz="UTC")
 
 
 def look(options: Options, lake: Lake, batch: int) -> int:
-    """Note which workers there are, and return how many. A server that does not say is left alone: it is a look, no more."""
+    """Record the registered workers, and return their number. An error of the server is ignored, because this is a sample."""
     minute = now_ms() // _MINUTE_MS * _MINUTE_MS
     moment = pa.scalar(minute, pa.int64()).cast(_MILLIS)
     found: list[dict[str, Any]] = []

@@ -1,14 +1,14 @@
-"""What the engine may ask of a store. It speaks of jobs and queues, never of SQL.
+"""The contract between the engine and a store. It uses jobs and queues, and no SQL.
 
-A store decides nothing: which state comes next, when to retry, who is dead are pure functions in ``core`` and ``engine``.
-A store reads and writes batches, keeps them through a crash, and guards every write with the state and lease token that
-were read (``tests/store/conformance`` is the proof, and runs against every store).
+A store decides nothing: the next state, the time of a retry, and whether a job is dead are pure functions in ``core`` and
+``engine``. A store reads and writes batches, keeps them through a crash, and guards every write with the state and lease
+token that were read (``tests/store/conformance`` tests this for every store).
 
-All calls are ``async`` in signature. A transaction of the SQLite store never suspends between its first call and its
-commit, which is what makes it cheap; nothing above may rely on that.
+All calls are ``async`` in signature. A transaction of the SQLite store never suspends between its first call and its commit,
+which makes it fast; code above the store must not rely on that.
 
-Each topic has a module here, under the name that it has in ``store/sqlite`` and ``store/postgres``: one protocol for what a
-transaction does, one for reads outside of transactions. ``store.py`` composes ``Transaction`` and ``Store`` of them. Import
+Each topic has a module here, with the same name as in ``store/sqlite`` and ``store/postgres``. It has one protocol for a
+transaction, and one for reads outside of transactions. ``store.py`` composes ``Transaction`` and ``Store`` of them. Import
 from this package, not from its modules, which import from each other.
 """
 

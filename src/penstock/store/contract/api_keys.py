@@ -12,7 +12,10 @@ class ApiKeyStore(Protocol):
     """API keys. Each change is durable when the call returns."""
 
     async def key_add(self, key: ApiKey, most: int) -> None:
-        """Store a new API key, durably. At most ``most`` are kept; revoked and expired keys go first. Raises TooMany."""
+        """Store a new API key, durably.
+
+        At most ``most`` are kept; revoked and expired keys are deleted first. Raises TooMany.
+        """
 
     async def key_revoke(self, key_id: str) -> bool:
         """Revoke an API key, durably. Returns whether there is such a key; revoking twice is allowed."""
@@ -21,4 +24,4 @@ class ApiKeyStore(Protocol):
         """Read all API keys, oldest first, also revoked and expired ones, and the number of changes so far."""
 
     async def key_revision(self) -> int:
-        """Read how many changes of API keys there were, by all servers."""
+        """Read the number of changes of API keys so far, by all servers."""

@@ -27,13 +27,13 @@ class BulkRecordTransaction(Protocol):
     """Entries and chunks, inside of a transaction."""
 
     async def entry_load(self, kind: int, namespace: str, name: str, number: int | None = None) -> list[BulkRecord]:
-        """Read entries, all numbers or one, in order of the numbers; held like ``job_load``."""
+        """Read entries, all numbers or one, in order of the numbers; locked like ``job_load``."""
 
     async def entry_load_all(self, kind: int, namespace: str, places: Sequence[tuple[str, int | None]]) -> list[BulkRecord]:
         """``entry_load`` for many: names, each with all its numbers (None) or one. Those of a name come in order."""
 
     async def entry_save(self, entries: Sequence[BulkRecord]) -> None:
-        """Write entries: new ones, or in place of those that were read with that version. Raises RowChanged."""
+        """Write entries: new ones, or replacements of those that were read with that version. Raises RowChanged."""
 
     async def entry_remove(self, entries: Sequence[BulkRecord]) -> None:
         """Delete entries that were read with that version. Raises RowChanged."""
@@ -42,10 +42,10 @@ class BulkRecordTransaction(Protocol):
         """Write new chunks."""
 
     async def chunk_take(self, owner: int, numbers: Sequence[int]) -> set[int]:
-        """Delete chunks of an owner; return the numbers of those that were there."""
+        """Delete chunks of an owner; return the numbers of the deleted ones."""
 
     async def chunk_drop(self, owner: int, limit: int) -> int:
-        """Delete up to ``limit`` chunks of an owner; return how many."""
+        """Delete up to ``limit`` chunks of an owner; return their number."""
 
 
 class BulkRecordReads(Protocol):
@@ -55,10 +55,10 @@ class BulkRecordReads(Protocol):
         """Read entries of the ledger, on its own connection."""
 
     async def entry_totals(self, kind: int) -> tuple[int, int]:
-        """Return how many entries of a kind there are, and their weights together."""
+        """Return the number of entries of a kind, and the sum of their weights."""
 
     async def chunk_read(self, owner: int, after: int, limit: int) -> list[Chunk]:
-        """Read the next chunks of an owner behind a number, in order, on its own connection.
+        """Read the next chunks of an owner after a number, in order, on its own connection.
 
-        What comes after ``claim_batch_bytes_max`` is left out.
+        Chunks beyond ``claim_batch_bytes_max`` are left out.
         """

@@ -1,4 +1,4 @@
-"""Servers that share one store: their numbers, the lead, and quotas they count together."""
+"""Servers that share one store: their numbers, the leader, and the quotas that they count together."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ if TYPE_CHECKING:
 
 
 class Take(NamedTuple):
-    """Some jobs that a namespace is to be given, counted against its quota."""
+    """Jobs of a namespace that are to be counted against its quota."""
 
     namespace: str
-    jobs: int  #: how many; below zero: so many were counted a moment ago and are not used
-    quota: int | None  #: jobs in any minute; None: count them in any case
+    jobs: int  #: number of jobs; below zero: jobs that were counted before and are not used
+    quota: int | None  #: jobs per minute; None: count them in any case
 
 
 class ClusterStore(Protocol):
-    """What servers of one store agree on, outside of transactions."""
+    """State that servers of one store share, outside of transactions."""
 
-    node: int  #: the number of this server on it, part of every id too; known once it is open, and may change by keeping it
+    node: int  #: its number in the store, also a part of every id; set when the store is open, ``keep_node`` may change it
 
-    servers: int  #: how many use it, this one included, as it was when ``keep_node`` was last called
+    servers: int  #: number of servers of the store, including this one, at the last call of ``keep_node``
 
     async def keep_node(self) -> None:
         """Renew this server's entry, so that other servers know that it runs and do not use its ``node``."""
 
     async def lead(self, name: str, for_ms: int) -> int | None:
-        """Take or renew the lead in something that one server at a time should do; None if another one has it.
+        """Become or stay the leader for a task that one server at a time runs; None if another server is the leader.
 
-        Returns the term: it grows whenever the lead changes hands.
+        Returns the term: it grows whenever the leader changes.
         """
 
     async def quota_take(self, takes: Sequence[Take]) -> list[int]:
         """Count jobs against quotas, in order: each take as a whole or, if its quota has no room, not at all.
 
-        Returns for each 0, or how many ms until there is room. What is counted is common to all servers that use the store. It
-        is not part of any transaction, and need not survive a crash of the store. Raises StorageFailed if counting fails.
+        Returns for each 0, or the ms until there is room. All servers of the store share the counts. They are not part of
+        any transaction, and need not survive a crash of the store. Raises StorageFailed if counting fails.
         """

@@ -14,31 +14,31 @@ class CronTransaction(Protocol):
     """Crons in batches, inside of a transaction."""
 
     async def cron_load(self, keys: Iterable[CronKey]) -> list[CronRecord]:
-        """Read crons and hold them for this transaction. Unknown ones are left out."""
+        """Read crons and lock them for this transaction. Unknown ones are left out."""
 
     async def cron_due(self, now_ms: int, limit: int) -> list[CronRecord]:
-        """Read crons whose tick has come, earliest first."""
+        """Read crons whose tick is due, earliest first."""
 
     async def cron_insert(self, crons: Sequence[tuple[CronRecord, bytes]]) -> None:
-        """Write new crons with what their jobs carry, and number them. Their namespaces are known, their names free.
+        """Write new crons with the data of their jobs, and number them. Their namespaces exist, their names are free.
 
         Raises TooMany beyond ``crons_max``.
         """
 
     async def cron_tally(self, namespace: str) -> tuple[int, int]:
-        """Return how many crons there are, and how many of them are of a namespace."""
+        """Return the number of all crons, and the number of a namespace's crons."""
 
     async def cron_save(self, crons: Sequence[tuple[CronRecord, int]]) -> None:
-        """Write crons back, each with the tick it was read with. Raises RowChanged if one no longer has it."""
+        """Write crons back, each with the tick it was read with. Raises RowChanged if a tick has changed."""
 
     async def cron_remove(self, crons: Sequence[tuple[CronRecord, int]]) -> None:
-        """Delete crons with all that belongs to them, guarded like ``cron_save``."""
+        """Delete crons with all their data, guarded like ``cron_save``."""
 
     async def cron_data_save(self, cron: CronRecord, data: bytes) -> None:
-        """Replace what a cron's jobs carry."""
+        """Replace the data of a cron's jobs."""
 
     async def cron_data_load(self, crons: Sequence[CronRecord]) -> dict[int, bytes]:
-        """Read what the jobs of some crons carry, by the number of the cron.
+        """Read the data of the jobs of some crons, by the number of the cron.
 
         Fewer when they reach ``claim_batch_bytes_max``; the horizon then has the rest as due now.
         """
@@ -54,4 +54,4 @@ class CronReads(Protocol):
         """Read all crons of a namespace, by name."""
 
     def cron_count(self) -> int:
-        """Return how many crons there are, over all namespaces."""
+        """Return the number of crons of all namespaces."""

@@ -1,4 +1,4 @@
-"""Dependencies between jobs, and ends of needed jobs that were not passed on yet."""
+"""Dependencies between jobs, and ends of needed jobs that were not delivered yet."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ class DependencyTransaction(Protocol):
     async def need_open(self, ends: Sequence[JobEnd], limit: int) -> list[Dependency]:
         """Read up to ``limit`` open dependencies on jobs that have ended, in the order of the ends, then of the waiting jobs.
 
-        Of each end only those whose job has an id above its ``after`` and below its ``serial``.
+        For each end, only dependencies of jobs with an id above its ``after`` and below its ``serial``.
         """
 
     async def need_of(self, job_id: int) -> list[Dependency]:
         """Read the open dependencies of a job, oldest needed job first."""
 
     async def need_count(self, jobs: Sequence[int]) -> dict[int, NeedCount]:
-        """Count the dependencies of some jobs, without reading what is in them. A job that has none is counted as zero."""
+        """Count the dependencies of some jobs, without reading their contents. A job without dependencies has zeros."""
 
     async def need_find(self, namespace: int, name: str) -> list[int]:
-        """Find jobs by the name users know them by that have failed and still keep a job of the namespace waiting.
+        """Find the failed jobs with a name (as users know it) that still keep a job of the namespace waiting.
 
-        They may be gone; there may be several that had the same name one after the other.
+        They may be deleted; several jobs may have had the same name one after the other.
         """
 
     async def need_page(self, after: tuple[int, int], limit: int) -> list[Dependency]:
-        """Read up to ``limit`` open dependencies behind a needed and a waiting job, in the order of the needed ones."""
+        """Read up to ``limit`` open dependencies after a needed and a waiting job, in the order of the needed ones."""
 
     async def need_save(self, needs: Sequence[Dependency]) -> None:
-        """Write where dependencies stand now."""
+        """Write the states of dependencies."""
 
     async def end_add(self, ends: Sequence[JobEnd]) -> None:
-        """Keep ends until they are removed. Their serials are fresh."""
+        """Store ends until they are removed. Their serials are new."""
 
     async def end_list(self, limit: int) -> list[JobEnd]:
-        """Read up to ``limit`` ends, lowest serial first, and hold them for this transaction.
+        """Read up to ``limit`` ends, lowest serial first, and lock them for this transaction.
 
         Fewer when their results and errors reach ``flow_bytes_batch_max``.
         """
 
     async def end_pending(self, jobs: Sequence[int]) -> set[int]:
-        """Return which of some jobs have an end that is kept."""
+        """Return which of some jobs have a stored end."""
 
     async def end_advance(self, end: JobEnd) -> None:
-        """Write the ``after`` of an end that is kept."""
+        """Write the ``after`` of a stored end."""
 
     async def end_remove(self, serials: Sequence[int]) -> None:
         """Delete ends."""

@@ -15,16 +15,16 @@ class StoreStatus(msgspec.Struct):
     writable: bool = True
     full: bool = False
     error: str | None = None
-    since_ms: int | None = None  #: wall clock, ms: since when it has failed
+    since_ms: int | None = None  #: wall clock, ms: start of the failure
     quarantined: int = 0
-    refusal: str | None = None  #: the error text while it is full, if the usual one does not apply
-    reserve_bytes: int | None = None  #: held for acknowledgements on a full disk; None where there is no such reserve
+    refusal: str | None = None  #: the error text while it is full, if it differs from the usual one
+    reserve_bytes: int | None = None  #: reserved for acknowledgements on a full disk; None: the store has no such reserve
     reserve_short: bool = False  #: the reserve is smaller than configured
 
     def check(self, *, grows: bool) -> None:
         """Raise StorageFull or StorageFailed if no write is accepted. ``grows``: the write needs more disk space."""
         if self.error is not None and not self.full:
-            raise StorageFailed(f"Storage failed ({self.error}): nothing was stored. The server retries by itself.")
+            raise StorageFailed(f"Storage failed ({self.error}): nothing was stored. The server retries automatically.")
         if grows and self.full:
             raise StorageFull(self.refusal)
 
@@ -48,10 +48,10 @@ class StoreHealth(Protocol):
         """Return the state of the store, from memory."""
 
     def down(self) -> list[str]:
-        """Return the shards that cannot be reached now. Lists and sums are without them."""
+        """Return the shards that cannot be reached now. They are missing from lists and sums."""
 
     def size_bytes(self) -> int:
-        """Return what the store takes up on disk."""
+        """Return the size of the store on disk."""
 
     def check_writable(self, *, grows: bool) -> None:
         """Raise StorageFull or StorageFailed if no write is accepted. ``grows``: the write needs more disk space."""

@@ -1,4 +1,4 @@
-"""What belongs to a job beside its row: payload, result and log."""
+"""The data of a job beside its row: payload, result and log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LogEntry(msgspec.Struct, frozen=True):
-    """One line a worker wrote about a job."""
+    """A line of a job's log, written by a worker."""
 
     at: int  #: wall clock, ms
     level: str
@@ -39,13 +39,13 @@ class JobDataTransaction(Protocol):
         """Read the result of a job."""
 
     async def log_append(self, job_id: int, entry: LogEntry, keep: int) -> None:
-        """Add a line to a job's log and drop the oldest beyond ``keep``."""
+        """Add a line to a job's log and delete the oldest lines beyond ``keep``."""
 
     async def log_insert(self, logs: Sequence[tuple[int, Sequence[LogEntry]]]) -> None:
-        """Write whole logs, by job, that has none yet."""
+        """Write whole logs, by job; the jobs have no logs yet."""
 
     async def log_clear(self, job_id: int, keep: int = 0) -> None:
-        """Empty a job's log, but for the last ``keep`` lines."""
+        """Delete a job's log, except for the last ``keep`` lines."""
 
 
 class JobDataReads(Protocol):

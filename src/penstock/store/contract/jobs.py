@@ -20,12 +20,12 @@ class Place(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """A bounded choice of jobs of one queue in one state, in order: by when they finished or are due, then by id."""
+    """A limited selection of jobs of one queue in one state, in order: by the time they finished or are due, then by id."""
 
     queue: Queue
     state: State
     limit: int
-    up_to_id: int  #: leave out what was pushed later, or was claimed and returned since
+    up_to_id: int  #: leave out jobs that were pushed later, or were claimed and returned since
     before_ms: int | None = None  #: only jobs pushed (or, if finished, finished) before this wall-clock time
     after: Place = Place(0, 0)  #: only jobs after this place
 
@@ -40,26 +40,26 @@ class Page(NamedTuple):
     prioritized: bool | None = (
         None  #: of the waiting jobs, only those with a priority above 0, or only the others; None: all
     )
-    descending: bool = False  #: the other way round
-    shared: bool = False  #: the reading thread pauses now and then, so that the event loop can run
+    descending: bool = False  #: in reverse order
+    shared: bool = False  #: the reading thread pauses regularly, so that the event loop can run
 
 
 class FinishedMinutes(NamedTuple):
     """When finished jobs ended."""
 
     total: int = 0
-    last_at: int = 0  #: wall clock, ms: when the last of them ended; 0: there is none
-    minutes: tuple[tuple[int, int], ...] = ()  #: minutes since 1970 with how many ended in each, newest first
+    last_at: int = 0  #: wall clock, ms: when the last of them ended; 0: none
+    minutes: tuple[tuple[int, int], ...] = ()  #: minutes since 1970 with the number of jobs that ended in each, newest first
 
     @classmethod
     def of(cls, rows: Iterable[Sequence[int]]) -> FinishedMinutes:
-        """Make it from rows: the minute, how many jobs, when the last of them ended. Newest first."""
+        """Make it from rows: the minute, the number of jobs, when the last of them ended. Newest first."""
         found = [tuple(row) for row in rows]
         last_at = found[0][2] if found else 0
         return cls(sum(row[1] for row in found), last_at, tuple((row[0], row[1]) for row in found))
 
     def per_minute(self, minutes_max: int) -> list[int]:
-        """Return how many ended in each minute, newest first, up to the oldest in which one did. Gaps are zeros."""
+        """Return the number of ends in each minute, newest first, up to the oldest minute with one. Gaps are zeros."""
         if not self.minutes:
             return []
         newest = self.minutes[0][0]
@@ -74,25 +74,25 @@ class JobTransaction(Protocol):
     """Jobs, inside of a transaction."""
 
     async def job_insert(self, jobs: Sequence[tuple[Job, Payload]]) -> None:
-        """Write new jobs. Their ids are fresh."""
+        """Write new jobs. Their ids are new."""
 
     async def job_load(self, ids: Iterable[int]) -> list[Job]:
-        """Read jobs and hold them for this transaction. Unknown ids are left out; a damaged job is quarantined."""
+        """Read jobs and lock them for this transaction. Unknown ids are left out; a damaged job is quarantined."""
 
     async def job_find_custom(self, names: Iterable[tuple[int, str]]) -> dict[tuple[int, str], Job]:
-        """Read the jobs that carry producers' own ids, by namespace and id; held like ``job_load``, unknown ones left out."""
+        """Read jobs by custom id, by namespace and id; locked like ``job_load``, unknown ones left out."""
 
     async def job_find_unique(self, keys: Iterable[tuple[int, str]]) -> dict[tuple[int, str], Job]:
-        """Read the live (waiting, delayed, active or waiting-children) jobs that hold unique keys, by queue and key.
+        """Read the unfinished (waiting, delayed, active or waiting-children) jobs with unique keys, by queue and key.
 
-        Locked like ``job_load``. Keys that no job holds are left out.
+        Locked like ``job_load``. Keys without a job are left out.
         """
 
     async def job_ready(self, queue: Queue, limit: int, *, bodies: bool = True) -> list[tuple[Job, Payload]]:
-        """Read the next waiting jobs in order of priority, then position, held for this transaction.
+        """Read the next waiting jobs in order of priority, then position, locked for this transaction.
 
-        Of one group never more than its limit leaves free; a group at its limit is passed over. Fewer than ``limit`` when
-        their payloads reach ``claim_batch_bytes_max``. ``bodies``: False if the payloads are not needed.
+        Of one group at most as many as its limit allows; a group at its limit is left out. Fewer than ``limit`` when their
+        payloads reach ``claim_batch_bytes_max``. ``bodies``: False if the payloads are not needed.
         """
 
     async def job_due(self, now_ms: int, limit: int) -> list[Job]:
@@ -105,29 +105,32 @@ class JobTransaction(Protocol):
         """Read waiting and delayed jobs whose time-to-live has ended."""
 
     async def job_save(self, jobs: Sequence[tuple[Job, int, int]]) -> None:
-        """Write jobs back, each with the state and token it was read with. Raises RowChanged if one no longer has them."""
+        """Write jobs back, each with the state and token it was read with. Raises RowChanged if they have changed."""
 
     async def job_lease(self, jobs: Sequence[tuple[Job, int, int]]) -> None:
-        """The same as ``job_save`` for waiting jobs that were claimed at this moment, and of which nothing else was changed."""
+        """The same as ``job_save`` for waiting jobs that were just claimed, without any other change."""
 
     async def job_remove(self, jobs: Sequence[tuple[Job, int, int]]) -> None:
-        """Delete jobs with all that belongs to them, guarded like ``job_save``."""
+        """Delete jobs with all their data, guarded like ``job_save``."""
 
     async def job_rewrite(self, jobs: Sequence[Job]) -> None:
-        """Write the part of jobs that otherwise never changes. The rest is as it was read or saved last; guarded by that."""
+        """Write the fields of jobs that otherwise never change.
+
+        The other fields are as they were last read or saved; they guard the write.
+        """
 
 
 class JobReads(Protocol):
     """Jobs, outside of transactions."""
 
     async def job_get(self, namespace: str, ref: int | str) -> tuple[Job, Payload] | None:
-        """Read one job by its id, or by its producer's own id. Raises JobQuarantined for a damaged one."""
+        """Read one job by its id or custom id. Raises JobQuarantined for a damaged one."""
 
     async def name_find(self, namespace: str, names: Sequence[str]) -> dict[str, int]:
-        """Find the ids of jobs by their producers' own ids. Unknown ones are left out."""
+        """Find the ids of jobs by their custom ids. Unknown ones are left out."""
 
     async def job_select(self, selection: Selection) -> list[Place]:
-        """Find a bounded choice of jobs, on its own connection. Their states may have changed when they are loaded."""
+        """Find a limited selection of jobs, on its own connection. Their states may have changed when they are loaded."""
 
     async def job_page(self, page: Page) -> list[Delivery]:
         """Read a page of a listing, on its own connection."""
@@ -135,7 +138,7 @@ class JobReads(Protocol):
     async def job_fetch(self, ids: Sequence[int]) -> list[Delivery]:
         """Read some jobs with their payloads, on its own connection. Unknown and damaged ones are left out.
 
-        What comes after ``claim_batch_bytes_max`` is left out, too: the caller asks again for the rest.
+        Jobs beyond ``claim_batch_bytes_max`` are left out, too: the caller asks again for the rest.
         """
 
     async def head_list(self, ids: Sequence[int]) -> list[Job]:

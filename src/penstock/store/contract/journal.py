@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class JournalBlock(msgspec.Struct, frozen=True):
-    """The events of one commit: ``seq`` is the number of the first, the others follow without a gap."""
+    """The events of one commit: ``seq`` is the number of the first event, the others follow without a gap."""
 
     seq: int
     at: int  #: wall clock, ms
@@ -24,25 +24,25 @@ class JournalBlock(msgspec.Struct, frozen=True):
 
 
 class JournalPage(msgspec.Struct, frozen=True):
-    """A stretch of the journal, with the events of one namespace, and those of none.
+    """A range of the journal, with the events of one namespace, and the events without a namespace.
 
-    In a block, an event of another namespace is ``store.journal.FOREIGN``. A block may end before its last event: the next page
-    goes on there.
+    In a block, an event of another namespace is ``store.journal.FOREIGN``. A block may end before its last event: the next
+    page continues there.
     """
 
-    first: int  #: number of the first event of the first block that was read; 0 if there was none
-    following: int  #: number of the event that the next page begins with
-    blocks: Sequence[JournalBlock]  #: that have such events
-    is_last: bool  #: it was read to the end of the journal
+    first: int  #: number of the first event of the first block that was read; 0 if none was read
+    following: int  #: number of the event at which the next page begins
+    blocks: Sequence[JournalBlock]  #: the blocks that have such events
+    is_last: bool  #: the end of the journal was reached
 
 
 class Follower(Protocol):
-    """Called with what other servers have committed to the same store, in order and each once."""
+    """Receives the commits of other servers to the same store, in order and each once."""
 
     def __call__(self, blocks: Sequence[JournalBlock], ready: set[int], *, webhooks: bool) -> None:
         """Receive some blocks.
 
-        ``ready``: the numbers of queues in which something may have become claimable. ``webhooks``: they were changed.
+        ``ready``: numbers of the queues in which a job may have become ready. ``webhooks``: they were changed.
         """
 
 
@@ -65,16 +65,16 @@ class JournalReads(Protocol):
 
     @property
     def journal_next(self) -> int:
-        """The number the next event of the journal will get."""
+        """The number of the next event of the journal."""
 
     async def journal_end(self) -> int:
-        """Read the number that the next event will get, after what other servers have just written."""
+        """Read the number of the next event, after the latest commits of other servers."""
 
     async def journal_read(self, seq: int, limit: int) -> list[JournalBlock]:
-        """Read up to ``limit`` blocks of the journal, from the one that holds the given number on."""
+        """Read up to ``limit`` blocks of the journal, from the one that contains the given number on."""
 
     async def journal_first(self) -> int | None:
-        """Read the number of the oldest event that is kept; None if there is none."""
+        """Read the number of the oldest stored event; None if there is none."""
 
     async def journal_page(self, seq: int, namespace: str, bytes_max: int) -> JournalPage:
         """Read the events of one namespace, from the block that has the given number on.
@@ -84,4 +84,4 @@ class JournalReads(Protocol):
         """
 
     def follow(self, listener: Follower) -> None:
-        """Call ``listener`` with what other servers commit. A store that is not shared never calls it."""
+        """Call ``listener`` with the commits of other servers. A store that is not shared never calls it."""

@@ -22,7 +22,7 @@ class Whereabouts(NamedTuple):
 
 
 class Parcel(NamedTuple):
-    """A job with all that belongs to it, moving to another shard."""
+    """A job with all its data, moving to another shard."""
 
     job: Job
     payload: Payload
@@ -36,20 +36,20 @@ class QueueMoveTransaction(Protocol):
 
     @property
     def away(self) -> Mapping[int, Queue]:
-        """Queues that jobs here may belong to, but that are not served here: they are moving, or were moved. Usually none."""
+        """Queues that jobs here may belong to, but that are not served here: they are moving, or were moved. Usually empty."""
 
     @property
     def layout(self) -> Layout | None:
-        """The number of this shard, and how many there are; None if that is not stored yet."""
+        """The number of this shard, and the number of shards; None if that is not stored yet."""
 
     def queue_away(self, key: QueueKey) -> Queue | None:
-        """Return a queue that is known here and not served here."""
+        """Return a queue that is stored here and not served here."""
 
     async def queue_arrive(self, key: QueueKey, settings: QueueSettings, created_at: int | None, move: Move) -> Queue:
         """Create a queue that is moving here."""
 
     async def queue_move(self, queue: Queue, move: Move) -> None:
-        """Write the step of a queue's move. Raises RowChanged if it is not the step that was read."""
+        """Write the step of a queue's move. Raises RowChanged if the stored step is not the one that was read."""
 
     async def queue_count(self, queue: Queue) -> StateCounts:
         """Count the jobs of a queue, one by one."""
@@ -58,13 +58,13 @@ class QueueMoveTransaction(Protocol):
         """Return whether a job of a queue needs an unfinished job of another queue, or the other way round."""
 
     async def queue_clear(self, queue: Queue, limit: int) -> int:
-        """Delete up to ``limit`` jobs of a queue with all that belongs to them, without events. Returns how many."""
+        """Delete up to ``limit`` jobs of a queue with all their data, without events. Returns their number."""
 
     async def queues_forget(self) -> None:
         """Delete all queues that were moved away."""
 
     async def layout_save(self, layout: Layout) -> None:
-        """Write the number of this shard, and how many there are. Raises RowChanged if it is not what was read."""
+        """Write the number of this shard, and the number of shards. Raises RowChanged if it is not what was read."""
 
     async def job_known(self, ids: Sequence[int]) -> set[int]:
         """Return which of some jobs are in this store, also if their queues are moving."""
@@ -77,28 +77,31 @@ class QueueMoveReads(Protocol):
 
     @property
     def layout(self) -> Layout | None:
-        """The number of this shard, and how many there are, as known here; None if it is new, or was never reached."""
+        """The number of this shard, and the number of shards, as last read; None if it is new, or was never reached."""
 
     @property
     def away(self) -> Mapping[int, Queue]:
-        """Queues that are known here and not served here, by number."""
+        """Queues that are stored here and not served here, by number."""
 
     def queue_away(self, key: QueueKey) -> Queue | None:
-        """Return a queue that is known here and not served here."""
+        """Return a queue that is stored here and not served here."""
 
     async def layout_begin(self, layout: Layout) -> None:
-        """Write the number of a new shard, and how many there are, now or once it can be reached. Raises StoreIncompatible."""
+        """Write the number of a new shard, and the number of shards, now or once it can be reached.
+
+        Raises StoreIncompatible.
+        """
 
     async def layout_look(self) -> None:
-        """Read whether another server has written by now which shard a new store is."""
+        """Read whether another server has meanwhile written the number of a new shard."""
 
     async def stores_known(self) -> list[int]:
-        """Return how many stores each server knows that uses this one and lives."""
+        """Return the number of stores that each running server of this store uses."""
 
     async def job_export(self, ids: Sequence[int]) -> list[Parcel]:
-        """Read jobs with all that belongs to them, in the order of the ids, on its own connection.
+        """Read jobs with all their data, in the order of the ids, on its own connection.
 
-        Unknown and damaged ones are left out. What comes after ``claim_batch_bytes_max`` is left out, too.
+        Unknown and damaged ones are left out. Jobs beyond ``claim_batch_bytes_max`` are left out, too.
         """
 
     async def job_places(self, ids: Sequence[int]) -> dict[int, Whereabouts]:

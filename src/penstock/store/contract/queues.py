@@ -16,9 +16,10 @@ class QueueTransaction(Protocol):
         """Return a queue that exists and is served here."""
 
     async def queue_open(self, key: QueueKey, *, must: bool = False) -> Queue:
-        """Return a queue, made with default settings if it did not exist. Raises QueueMoving if it is on another shard.
+        """Return a queue, created with default settings if it did not exist. Raises QueueMoving if it is on another shard.
 
-        Raises NamespaceLimit, before anything is written, if its namespace has as many queues as it may, unless it ``must`` be.
+        Raises NamespaceLimit, before anything is written, if its namespace has its maximum number of queues, unless it
+        ``must`` be.
         """
 
     def queue_touch(self, queue: Queue) -> None:
@@ -34,19 +35,19 @@ class QueueTransaction(Protocol):
         """Return the queue that jobs refer to by this number."""
 
     def namespace_number(self, name: str) -> int | None:
-        """Return the number that jobs of a namespace carry; None if the namespace is unknown."""
+        """Return the number of a namespace in its jobs; None if the namespace is unknown."""
 
     def counts(self, queue: Queue) -> StateCounts:
-        """Return how many jobs are in each state, including what this transaction has written."""
+        """Return the number of jobs in each state, including the changes of this transaction."""
 
     async def is_empty(self, queue: Queue) -> bool:
-        """Return whether a queue has no jobs, exactly."""
+        """Return whether a queue has no jobs; the answer is exact."""
 
     async def count_active(self, queue: Queue) -> int:
-        """Return how many jobs of a queue are active, exactly.
+        """Return the exact number of active jobs of a queue.
 
-        No other transaction adds one until this one ends, because each must call this before it claims from a queue that has a
-        concurrency limit.
+        No other transaction adds one until this one ends, because each must call this before it claims from a queue that has
+        a concurrency limit.
         """
 
     async def bucket_load(self, queue: Queue) -> tuple[float, int] | None:
@@ -72,10 +73,10 @@ class QueueReads(Protocol):
         """Return the queue of a job."""
 
     def counts(self, queue: Queue) -> StateCounts:
-        """Return how many jobs are in each state."""
+        """Return the number of jobs in each state."""
 
     def totals(self) -> StateCounts:
-        """Return how many jobs are in each state, over all queues."""
+        """Return the number of jobs in each state, of all queues."""
 
     async def priority_counts(self, queue: Queue) -> dict[int, int]:
         """Count waiting and delayed jobs per priority."""

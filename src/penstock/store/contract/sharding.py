@@ -1,4 +1,4 @@
-"""What one shard keeps for the others: relays of ends, and names that are unique in a whole namespace."""
+"""Data that one shard keeps for the others: relays of ends, and names that are unique in a whole namespace."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class ShardingTransaction(Protocol):
     """Relays (``relay_``), reservations of names (``name_``, see ``core/reservations.py``) and their tickets."""
 
     async def relay_ask(self, jobs: Sequence[int], shard: int, *, alive: bool) -> None:
-        """Record that a shard wants to know how jobs end. Repeating it is allowed.
+        """Record that a shard needs the ends of jobs. Repeating it is allowed.
 
         ``alive``: the jobs have not ended, so an earlier end of theirs is not relayed any more: it is not the awaited one.
         """
 
     async def relay_asked(self, jobs: Sequence[int], shard: int) -> dict[int, int | None]:
-        """Return which of some jobs a shard has asked for, and how often their ends were relayed to it; None: no end yet."""
+        """Return which of some jobs a shard has requested, and how often their ends were relayed to it; None: no end yet."""
 
     async def relay_end(self, ends: Sequence[tuple[JobEnd, int]]) -> None:
-        """Relay the ends of jobs to all shards that have asked, instead of any earlier end of theirs.
+        """Relay the ends of jobs to all shards that requested them; they replace any earlier ends.
 
         Each with the id of a job that does not need it any more, or 0.
         """
@@ -48,16 +48,19 @@ class ShardingTransaction(Protocol):
         """
 
     async def relay_forget(self, jobs: Sequence[int]) -> None:
-        """Delete the requests for jobs that will not end any more. Ends that wait to be relayed stay."""
+        """Delete the requests for jobs that will not end any more. Ends that are still to be relayed stay."""
 
     async def name_load(self, names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Reservation]:
-        """Read reservations by namespace and name, and hold them for this transaction. Unknown ones are left out."""
+        """Read reservations by namespace and name, and lock them for this transaction. Unknown ones are left out."""
 
     async def name_save(self, reservations: Sequence[tuple[Reservation, int]]) -> None:
-        """Write reservations, each with the ticket it was read with, 0 for a new one. Raises RowChanged if it is not so."""
+        """Write reservations, each with the ticket it was read with, 0 for a new one.
+
+        Raises RowChanged if the ticket has changed.
+        """
 
     async def name_page(self, after: tuple[str, str], limit: int) -> list[Reservation]:
-        """Read up to ``limit`` reservations behind a namespace and name, in order."""
+        """Read up to ``limit`` reservations after a namespace and name, in order."""
 
     async def name_remove(self, reservations: Sequence[Reservation]) -> None:
         """Delete reservations. One that was made again or renewed meanwhile is not changed."""
@@ -66,7 +69,7 @@ class ShardingTransaction(Protocol):
         """Return which tickets were withdrawn. No more are withdrawn until the transaction ends."""
 
     async def ticket_withdraw(self, tickets: Sequence[int]) -> None:
-        """Withdraw tickets. What other transactions did with them is committed and visible, or will be refused."""
+        """Withdraw tickets. The changes of other transactions that used them are committed and visible, or will be refused."""
 
     async def ticket_trim(self, before_ms: int, limit: int) -> None:
         """Delete up to ``limit`` tickets that were withdrawn before a wall-clock time."""

@@ -44,9 +44,9 @@ class Transaction(
     BulkRecordTransaction,
     Protocol,
 ):
-    """Reads and writes that happen together or not at all. Left with an exception, it is rolled back.
+    """Reads and writes that are committed together or not at all. An exception in the block rolls it back.
 
-    ``now_ms`` and ``steady_ms`` are its time: read once, when it could begin.
+    ``now_ms`` and ``steady_ms`` are its time: read once, when it could start.
     """
 
     now_ms: int
@@ -58,22 +58,22 @@ class Transaction(
 
     @property
     def wrote(self) -> bool:
-        """After the end: whether anything was written."""
+        """After the end: whether the transaction wrote."""
 
     @property
     def block(self) -> JournalBlock | None:
-        """After the commit: the block it added to the journal."""
+        """After the commit: its block in the journal."""
 
     async def clock_mark(self) -> None:
-        """Store the clock of the leases, if only this server counts it."""
+        """Store the clock of the leases, if only this server uses it."""
 
     @property
     def ready_lists(self) -> ReadyLists | None:
-        """The ready lists of its shard; None if the store has none."""
+        """The ready lists of its shard; None if the store has no ready lists."""
 
     @property
     def buffer_logs(self) -> BufferLogs | None:
-        """How far the logs of enqueue buffers are stored; None if the store does not note it."""
+        """The stored positions of enqueue buffers' logs; None if the store does not record them."""
 
 
 class Store(
@@ -92,11 +92,11 @@ class Store(
     StoreHealth,
     Protocol,
 ):
-    """Keeps jobs durably."""
+    """Stores jobs durably."""
 
     capabilities: Capabilities
-    shard: int  #: its number among the shards, part of every id
-    shares: Shares  #: how many queues one namespace may have
+    shard: int  #: its number among the shards, a part of every id
+    shares: Shares  #: the maximum number of queues of one namespace
 
     @property
     def clock(self) -> Clock:
@@ -104,7 +104,7 @@ class Store(
 
     @property
     def source(self) -> str:
-        """Address for other processes that read it in bulk: ``sqlite:`` and a file, or a database URL. May hold a secret."""
+        """Address for other processes that read it in bulk: ``sqlite:`` and a file, or a database URL. May contain a secret."""
 
     @property
     def horizon(self) -> Horizon:
@@ -112,7 +112,7 @@ class Store(
 
     @property
     def id_floor(self) -> int:
-        """The highest id that was ever used in this store: new ones must be above it."""
+        """The highest id ever used in this store: new ids must be above it."""
 
     def transaction(self, id_mark: Callable[[], int], *, alone: bool = True) -> AbstractAsyncContextManager[Transaction]:
         """Begin a transaction. ``id_mark`` returns the highest id used so far; it is stored at the commit, for the next start.
@@ -123,4 +123,4 @@ class Store(
 
     @property
     def journals(self) -> Sequence[Store]:
-        """The stores that have a journal each: itself, or all shards."""
+        """The stores that have a journal each: this store, or all shards."""

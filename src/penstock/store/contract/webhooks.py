@@ -27,4 +27,4 @@ class WebhookReads(Protocol):
         """Return all webhooks of all namespaces, oldest first, from memory."""
 
     def webhook_find(self, webhook_id: int) -> WebhookRecord | None:
-        """Return a webhook, from memory. Inside of a transaction, as that has left it so far."""
+        """Return a webhook, from memory. Inside of a transaction, with the changes of the transaction."""

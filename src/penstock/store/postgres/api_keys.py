@@ -1,4 +1,4 @@
-"""API keys in PostgreSQL. Every change counts up one number, so that other servers find out with a small question."""
+"""API keys in PostgreSQL. Every change increments one number, so that other servers detect changes with a small query."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ REVISION = "select revision from api_key_changes"
 _ALL = """
 select id, digest, namespaces, roles, label, created_at, expires_at, revoked_at from api_keys order by created_at, id
 """
-# Whoever changes keys waits here for whoever does so too: numbers become visible in their order.
+# Concurrent changes of keys wait here for each other: their numbers become visible in order.
 _COUNT_UP = "update api_key_changes set revision = revision + 1"
-# A key that is of no use any more makes room, the one that has been so for longest first.
+# A revoked or expired key is deleted if room is needed, the oldest of them first.
 _MAKE_ROOM = """
 delete from api_keys where id in (
   select id from api_keys where revoked_at is not null or expires_at <= $1
@@ -27,7 +27,7 @@ _REVOKE = "update api_keys set revoked_at = coalesce(revoked_at, $2) where id = 
 
 
 async def read(db: Connection) -> tuple[int, list[ApiKey]]:
-    """Read all keys, oldest first, and the number of changes that made them so."""
+    """Read all keys, oldest first, and the number of changes up to this state."""
     async with db.transaction(isolation="repeatable_read", readonly=True):
         revision: int = await db.fetchval(REVISION)
         rows = await db.fetch(_ALL)
@@ -44,14 +44,14 @@ async def add(db: Connection, key: ApiKey, most: int) -> None:
         await db.execute(_MAKE_ROOM, key.created_at, most)
         count = await db.fetchval("select count(*) from api_keys")
         if count >= most:
-            raise TooMany(f"There are {count} API keys, and no more can be kept. Revoke those that nobody uses.")
+            raise TooMany(f"There are {count} API keys, and no more can be kept. Revoke unused ones.")
         scope = list(key.namespaces), list(key.roles)
         times = key.created_at, key.expires_at, key.revoked_at
         await db.execute(_ADD, key.id, key.digest, *scope, key.label, *times)
 
 
 async def revoke(db: Connection, key_id: str, now_ms: int) -> bool:
-    """Write that a key is no longer good, unless it is so already; tell whether there is such a key."""
+    """Mark a key as revoked, unless it already is; return whether there is such a key."""
     async with db.transaction():
         await db.execute(_COUNT_UP)
         return await db.fetchval(_REVOKE, key_id, now_ms) is not None

@@ -1,4 +1,4 @@
-"""Reads a database in bulk, on a connection in another process. A snapshot is one read-only, repeatable-read transaction."""
+"""Bulk reads of a database, on a connection in another process. A snapshot is one read-only, repeatable-read transaction."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class PostgresBulk:
 
     def __init__(self, db: Connection) -> None:
         self._db = db
-        self.damaged = 0  # the database looks after that itself
+        self.damaged = 0  # the database checks its own pages
 
     @classmethod
     async def open(cls, url: str) -> PostgresBulk:
@@ -107,7 +107,7 @@ class PostgresBulk:
 
 
 def _by_size(heads: list[Any], column: int = _SIZE) -> list[list[Any]]:
-    """Split heads so that the payloads of each part are no more than a chunk may have, or a single one."""
+    """Split heads so that the payloads of each part fit into a chunk, or are a single one."""
     parts: list[list[Any]] = [[]]
     size = 0
     for head in heads:

@@ -36,7 +36,7 @@ _ENTRIES = (
     " as u (kind, namespace, name, number, at, body, weight, version)"
 )
 _SAME = "l.kind = u.kind and l.namespace = u.namespace and l.name = u.name and l.number = u.number"
-# Each entry in one of the two ways: a new one is added, one that was read takes the place of what was read.
+# Each entry in one of two ways: a new one is inserted, an entry that was read is replaced.
 _SAVE = f"""
 with added as (
   insert into ledger (kind, namespace, name, number, at, weight, version, body)

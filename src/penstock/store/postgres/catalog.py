@@ -1,7 +1,7 @@
-"""The catalog of a PostgreSQL shard, as one of its servers knows it.
+"""The catalog of a PostgreSQL shard, as one of its servers has it.
 
-Queues, their settings and webhooks are as new as the transaction that looks at them: each one compares the catalog's version
-first. Counts follow the journal and are a moment behind what other servers do.
+Queues, their settings and webhooks are as new as the transaction that reads them: each one compares the catalog's version
+first. Counts follow the journal and are slightly behind the commits of other servers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from penstock.core.webhook import WebhookRecord
 
-#: Counting all jobs, which is done when a server starts, may take a while.
+#: Counting all jobs, at the start of a server, may take this long.
 COUNT_S: Final = 600.0
 
 _decode_settings = msgspec.msgpack.Decoder(QueueSettings).decode
@@ -35,7 +35,7 @@ encode_settings = msgspec.msgpack.Encoder().encode
 
 
 class PostgresCatalog(catalog.Catalog):
-    """Filled by ``load``, kept in step by our own commits and by what the journal tells of those of others."""
+    """Filled by ``load``, updated by this server's commits and, from the journal, by those of others."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,10 +43,10 @@ class PostgresCatalog(catalog.Catalog):
         self.check: Callable[[Layout], None] = lambda _: None  #: raises StoreIncompatible
         self.moved: Callable[[], None] = lambda: None
         self.webhooks: dict[int, WebhookRecord] = {}
-        self._looks: dict[int, Horizon] = {}  #: looks at what is due that are under way, and what came in meanwhile
+        self._looks: dict[int, Horizon] = {}  #: queries of due times in progress, with the times committed meanwhile
 
     async def load(self, db: Connection) -> None:
-        """Read everything. To be called in a transaction that sees one state of the database throughout."""
+        """Read everything. Call it in a transaction that sees one state of the database throughout."""
         await self.refresh(db)
         self.crons = await db.fetchval("select count(*) from crons")
         self.total = empty_tally()
@@ -59,7 +59,7 @@ class PostgresCatalog(catalog.Catalog):
         await self.look_ahead(db)
 
     async def refresh(self, db: Connection) -> None:
-        """Read what has changed among the queues since the last time, and all webhooks, of which there are few."""
+        """Read the changes of queues since the last call, and all webhooks, of which there are few."""
         version = await db.fetchval("select version from catalog")
         moved = False
         for number, namespace, key, created_at, settings, removed, *way in await db.fetch(_CHANGED, self.version):
@@ -85,16 +85,16 @@ class PostgresCatalog(catalog.Catalog):
             self.moved()
 
     async def look_ahead(self, db: Connection) -> None:
-        """Find out from the database what falls due next."""
+        """Read the next due times from the database."""
         with self.looking() as meanwhile:
             *moments, unfollowed = await db.fetchrow(_NEXT_MOMENTS)
         bring_forward(meanwhile, CommitNotice(horizon=tuple(moments), unfollowed=unfollowed))
-        for name in Horizon.__struct_fields__:  # others have hold of it
+        for name in Horizon.__struct_fields__:  # other objects refer to it
             setattr(self.horizon, name, getattr(meanwhile, name))
 
     @contextmanager
     def looking(self) -> Iterator[Horizon]:
-        """While the database is asked what is due, take note of what others commit: its answer may not know that yet."""
+        """Record the commits of others during a query of due times: its answer may not include them."""
         meanwhile = Horizon()
         self._looks[id(meanwhile)] = meanwhile
         try:
@@ -103,18 +103,18 @@ class PostgresCatalog(catalog.Catalog):
             del self._looks[id(meanwhile)]
 
     async def look_further(self, db: Connection) -> None:
-        """Find out what falls due earlier than we know, without forgetting what we know."""
+        """Read due times that are earlier than the known ones, and keep the known ones."""
         *moments, unfollowed = await db.fetchrow(_NEXT_MOMENTS)
         bring_forward(self.horizon, CommitNotice(horizon=tuple(moments), unfollowed=unfollowed))
 
     def hear(self, told: CommitNotice) -> None:
-        """Take over what another server has committed."""
+        """Apply a commit of another server."""
         self.apply(told.tallies)
         self.crons += told.crons
         self._bring_forward(told)
 
     def bring_forward(self, booked: Horizon) -> None:
-        """Remember what our own commit has booked, should a look at the database have come in between."""
+        """Apply a due time of this server's commit, also if a query of due times is in progress."""
         moments = booked.due_ms, booked.job_expiry_ms, booked.lease_expiry_ms, booked.cron_ms
         self._bring_forward(CommitNotice(horizon=moments, unfollowed=booked.unfollowed))
 

@@ -1,6 +1,6 @@
-"""What to ask a shard for, to read it in bulk without a cursor of ours: whole columns, by a driver that speaks Arrow.
+"""Queries that read a shard in bulk without a cursor: whole columns, for a driver that supports Arrow.
 
-Only numbers and names of our own are ever put into these texts. Nothing is imported that needs a database.
+Only numbers and names of this project are put into these texts. No module is imported that needs a database.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from penstock.store.bulk_reader import HEAD
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Which shard it is.
+#: The number of the shard.
 SHARD: Final = "select shard from penstock.layout"
-#: Which history its journal tells, as text: see core/history.py.
+#: The history of its journal, as text: see core/history.py.
 HISTORY: Final = "select identity::text || ':' || history_epoch from penstock.catalog"
 #: Its queues: number, namespace, name.
 QUEUES: Final = (
@@ -27,7 +27,7 @@ QUEUES: Final = (
 def chosen(
     queues: Sequence[int], states: Sequence[int], created_from: int | None = None, created_to: int | None = None
 ) -> str:
-    """Return the condition for jobs of some queues and states, made at or after a wall-clock time and before another (ms)."""
+    """Return the condition for jobs of some queues and states, created from a wall-clock time on and before another (ms)."""
     parts = [f"j.queue in ({_listed(queues)})", f"j.state in ({_listed(states)})"]
     if created_from is not None:
         parts.append(f"j.created_at >= {created_from:d}")
@@ -37,7 +37,7 @@ def chosen(
 
 
 def marks(condition: str, every: int) -> str:
-    """Ask for the id of every so-manieth job, in order of ids, the first included."""
+    """Return the query for the id of every n-th job (``every``), in order of ids, beginning with the first."""
     return (
         "select id from (select j.id, row_number() over (order by j.id) n from penstock.jobs j"  # noqa: S608
         f" where {condition}) numbered where (n - 1) % {every:d} = 0 order by id"
@@ -45,7 +45,10 @@ def marks(condition: str, every: int) -> str:
 
 
 def jobs(condition: str, start: int, end: int, *, payload: bool) -> str:
-    """Ask for jobs whose ids are in a range, up to before ``end``: their heads (``HEAD``), then options, payload, result."""
+    """Return the query for jobs with ids from ``start`` to before ``end``.
+
+    Their heads (``HEAD``), then options, payload, result.
+    """
     bodies = "p.options, p.data, r.data" if payload else "null::bytea, null::bytea, null::bytea"
     joins = " left join penstock.payloads p on p.id = j.id left join penstock.results r on r.id = j.id" if payload else ""
     heads = ", ".join(f"j.{name}" for name in HEAD)
@@ -56,7 +59,7 @@ def jobs(condition: str, start: int, end: int, *, payload: bool) -> str:
 
 
 def journal(start: int, end: int) -> str:
-    """Ask for the blocks that hold events from one number up to before another: number of the first event, time, body."""
+    """Return the query for blocks with events from one number to before another: number of the first event, time, body."""
     return (
         f"select seq, at, body from penstock.journal where count > 0 and seq < {end:d}"  # noqa: S608
         f" and seq >= coalesce((select max(seq) from penstock.journal where count > 0 and seq <= {start:d}), 0) order by seq"

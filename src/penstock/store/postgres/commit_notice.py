@@ -1,6 +1,7 @@
-"""What a commit tells the other servers of a shard: how counts changed, and what falls due earlier than they know.
+"""The part of a commit that other servers of a shard need: changes of counts, and earlier due times.
 
-It travels in the journal, next to the events, so that whoever has read the journal up to a block has all of it, exactly once.
+It is stored in the journal, beside the events, so that a server that has read the journal up to a block has all of it,
+exactly once.
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ if TYPE_CHECKING:
 
 
 class CommitNotice(msgspec.Struct, array_like=True, omit_defaults=True):
-    """Of one commit."""
+    """The notice of one commit."""
 
     tallies: dict[int, list[int]] = {}
-    """By queue: how many jobs more or fewer there are in each state."""
+    """By queue: the change of the number of jobs in each state."""
     horizon: tuple[int | None, int | None, int | None, int | None] = (None, None, None, None)
-    """The earliest moments this commit has booked: due, job expiry, lease expiry, cron."""
+    """The earliest due times that this commit has added: due, job expiry, lease expiry, cron."""
     crons: int = 0
-    """How many crons there are more or fewer."""
+    """The change of the number of crons."""
     webhooks: bool = False
-    """Whether webhooks were changed, those that messages are pushed to included."""
+    """Whether webhooks were changed, including those that messages are pushed to."""
     unfollowed: bool = False
-    """Whether there are ends that others have to be told of."""
+    """Whether there are ends that dependent jobs must receive."""
     fronts: list[int] = []
-    """Queues in which a job got to a place that others may take for empty; see queue_heads.py."""
+    """Queues in which a job got a position that other servers may count as empty; see queue_heads.py."""
     queues: list[int] = []
-    """Queues that were made, removed, or got other settings: who waits at one that was paused may get a job now."""
+    """Queues that were created, removed, or got other settings: a claim that waits at a paused one may get a job now."""
 
 
 encode: Final = msgspec.msgpack.Encoder().encode
@@ -37,7 +38,7 @@ decode: Final = msgspec.msgpack.Decoder(CommitNotice).decode
 
 
 def bring_forward(horizon: Horizon, news: CommitNotice) -> None:
-    """Take over the moments of a commit that are earlier than what was known."""
+    """Apply the due times of a commit that are earlier than the known ones."""
     due, job_expiry, lease_expiry, cron = news.horizon
     horizon.due_ms = earlier(horizon.due_ms, due)
     horizon.job_expiry_ms = earlier(horizon.job_expiry_ms, job_expiry)
@@ -47,7 +48,7 @@ def bring_forward(horizon: Horizon, news: CommitNotice) -> None:
 
 
 def earlier(known: int | None, new: int | None) -> int | None:
-    """Return the earlier of two moments, of which there may be one or none."""
+    """Return the earlier of two moments; each may be None."""
     if new is None:
         return known
     return new if known is None or new < known else known

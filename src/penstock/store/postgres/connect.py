@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 CONNECT_S: Final = 10.0
 STATEMENT_S: Final = 30.0
-#: A server that stands still in the middle of a transaction (stopped, swapped out) must not stop the others for long.
+#: A server that stops in the middle of a transaction (stopped, swapped out) must not delay the others for long.
 IDLE_IN_TRANSACTION_MS: Final = 5_000
 LOCK_WAIT_MS: Final = 10_000
-#: For transactions, shorter than IDLE_IN_TRANSACTION_MS: while a server stands still in one, its others may wait for that one
-#: in the database. They must have given up when it is thrown out, or each would hold up everybody in its turn, for as long
-#: again. A server that is well and gives up tries again.
+#: For transactions, shorter than IDLE_IN_TRANSACTION_MS: while a server stops inside a transaction, its other transactions
+#: may wait in the database for that one. They must have failed when it is aborted; otherwise each would delay all servers in
+#: turn, for as long again. A server that works normally tries again after such a failure.
 WRITER_LOCK_WAIT_MS: Final = 4_000
 
 _SETTINGS: Final = {
@@ -31,15 +31,15 @@ _SETTINGS: Final = {
     "search_path": SCHEMA,
     "timezone": "UTC",
     "jit": "off",
-    "max_parallel_workers_per_gather": "0",  # one client's read takes one processor of the database, whatever it reads
+    "max_parallel_workers_per_gather": "0",  # one client's read takes one processor of the database, for any amount of data
     "idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION_MS),
     "lock_timeout": str(LOCK_WAIT_MS),
     "tcp_keepalives_idle": "10",
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
 }
-#: Every statement of the writer finds its rows by an index, whatever the statistics say of a table that was empty a moment
-#: ago; and planning one anew for each batch would cost more than running it.
+#: Every statement of the writer finds its rows by an index, also when the statistics are of a table that was empty shortly
+#: before; and planning a statement for each batch would cost more than running it.
 _WRITER: Final = {
     "lock_timeout": str(WRITER_LOCK_WAIT_MS),
     "plan_cache_mode": "force_generic_plan",
@@ -49,13 +49,14 @@ _WRITER: Final = {
     "enable_bitmapscan": "off",
     "synchronous_commit": "on",
 }
-#: A database that has not answered the simplest of questions for so long is taken for lost, unless the configuration says
-#: otherwise: its network may hang. It is looked that often meanwhile, so that a server that stood still itself (its whole
-#: machine, say) hears the answer that has come since, instead of taking its own absence for the database's.
-#: At most half of STATEMENT_S: several ask in turn, and all of them within a server's lease of its number.
+#: A database that has not answered a minimal query for this long counts as lost, unless the configuration sets another time:
+#: its network may hang. The answer is checked this many times meanwhile, so that a server that was stopped itself (for
+#: example with its whole machine) finds the answer that has arrived since, and does not count its own pause as the
+#: database's. At most half of STATEMENT_S: several callers query in turn, and all of them within a server's lease of its
+#: number.
 ANSWER_MS: Final = 5_000
 ANSWER_LOOKS: Final = 10
-#: A slow one says so after this part of that time.
+#: A slow answer is logged after this part of that time.
 _SLOW: Final = 3 / 5
 _COUNTER: Final = {
     "plan_cache_mode": "force_generic_plan",
@@ -64,7 +65,7 @@ _COUNTER: Final = {
 }
 
 
-#: A bulk read is one long transaction, and between two fetches what came is made into files.
+#: A bulk read is one long transaction, and between two fetches the rows are written to files.
 _BULK: Final = {"idle_in_transaction_session_timeout": "120000", "default_transaction_read_only": "on"}
 
 
@@ -77,11 +78,11 @@ async def connect(
     bulk: bool = False,
     answer_ms: int = ANSWER_MS,
 ) -> Connection:
-    """Open a connection. Raises StorageFailed if the database cannot be reached, ConfigInvalid if it does not let us in.
+    """Open a connection. Raises StorageFailed if the database cannot be reached, ConfigInvalid if it refuses the user.
 
-    ``writer``: for transactions. ``quick``: for questions that are answered at once, or not at all; see ``answered``.
-    ``counter``: for such that count something, which need not survive a crash. ``answer_ms``: what "at once" is for these two;
-    default 5 s. ``bulk``: for reading much at once, and nothing else.
+    ``writer``: for transactions. ``quick``: for queries that are answered at once, or fail; see ``answered``. ``counter``:
+    for such queries that count, which need not survive a crash. ``answer_ms``: the limit for these two; default 5 s.
+    ``bulk``: only for reading large amounts.
     """
     at_once = {"statement_timeout": str(int(answer_ms * _SLOW))} if quick or counter else {}
     settings = _SETTINGS | (_WRITER if writer else {}) | at_once | (_COUNTER if counter else {})
@@ -100,20 +101,20 @@ async def connect(
         asyncpg.ClientConfigurationError,
     ) as error:
         said = masked(str(error))
-        raise ConfigInvalid(f"The database does not let us in: {said}. Check the address given by --store.") from error
-    except ValueError:  # its text may hold a part of the password
+        raise ConfigInvalid(f"The database refuses the connection: {said}. Check the address given by --store.") from error
+    except ValueError:  # its text may contain a part of the password
         raise ConfigInvalid(
             "The address given by --store cannot be read. Percent-encode special characters in its password, such as / as %2F."
         ) from None
     except Exception as error:
-        if is_lost(error) or isinstance(error, asyncpg.PostgresError):  # it is starting, or lets nobody in right now
+        if is_lost(error) or isinstance(error, asyncpg.PostgresError):  # it is starting, or accepts no connections now
             reason = reason_of(error)
-            raise StorageFailed(f"The database cannot be reached: {reason}. The server tries again by itself.") from error
+            raise StorageFailed(f"The database cannot be reached: {reason}. The server retries automatically.") from error
         raise
 
 
 async def answered(question: Coroutine[Any, Any, Any], answer_ms: int) -> Any:
-    """Return the answer to a question. Raises TimeoutError if none comes for that long in which this server was awake."""
+    """Return the answer to a query. Raises TimeoutError if none arrives for that long while this server runs."""
     asked = asyncio.ensure_future(question)
     try:
         for _ in range(ANSWER_LOOKS):

@@ -27,7 +27,7 @@ LOAD: Final = (
     " order by c.number for update of c"
 )
 LIST: Final = f'{_FROM} where n.name = $1 order by c.name collate "C"'
-# A cron that another server is firing right now is left to it.
+# A cron that another server is processing now is skipped.
 DUE: Final = f"{_FROM} where c.next_run <= $1 order by c.next_run, c.number limit $2 for update of c skip locked"
 NEXT: Final = "select min(next_run) from crons where next_run > $1"
 INSERT: Final = (

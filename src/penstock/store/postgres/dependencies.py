@@ -45,7 +45,7 @@ _SAVE_NEEDS = (
     " from unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::bytea[], $5::bytea[]) as u (job, needs, state, result, error)"
     " where d.job = u.job and d.needs = u.needs"
 )
-# The newest bytes are left to the next batch: the sum is over the ends in front.
+# The newest bytes are left to the next batch: the sum is over the earlier ends.
 _ENDS = """
 with first as materialized (select * from ends order by serial limit $1 for update)
 select serial, job, state, buries, frees, inherited, error, result, after from (
@@ -120,7 +120,7 @@ class PostgresDependencies(PostgresTransactionBase):
             size += found[-1].weight
             if size >= limits.flow_bytes_batch_max:
                 break
-        if not found:  # another server has told them
+        if not found:  # another server has delivered them
             self._catalog.horizon.unfollowed = meanwhile.unfollowed
         return found
 

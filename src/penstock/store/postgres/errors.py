@@ -1,4 +1,4 @@
-"""From the errors of PostgreSQL and its connections to ours."""
+"""Conversion of errors of PostgreSQL and its connections."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.store.postgres.schema import CHANGED_STATE
 if TYPE_CHECKING:
     from asyncpg import Connection
 
-#: What happens when servers get in each other's way. Nothing was stored, and trying again helps.
+#: Conflicts between servers. Nothing was stored, and a retry helps.
 _IN_THE_WAY = (
     asyncpg.SerializationError,
     asyncpg.DeadlockDetectedError,
@@ -22,7 +22,7 @@ _IN_THE_WAY = (
 )
 
 
-#: Why a database is lost. The first kind that fits counts.
+#: Reasons for the loss of a database. The first matching kind counts.
 _REASONS: tuple[tuple[tuple[type[BaseException], ...], str], ...] = (
     ((TimeoutError,), "it does not answer"),
     ((ConnectionRefusedError, FileNotFoundError), "nothing listens at its address"),
@@ -38,7 +38,7 @@ _REASONS: tuple[tuple[tuple[type[BaseException], ...], str], ...] = (
 
 
 def translate(error: BaseException) -> PenstockError | None:
-    """Return our own error for one of the database; None for what has nothing to do with it."""
+    """Return the PenstockError for an error of the database; None for other errors."""
     if isinstance(error, _IN_THE_WAY) or getattr(error, "sqlstate", None) == CHANGED_STATE:
         return RowChanged(f"Another server was faster: {error}")
     if isinstance(error, (asyncpg.DiskFullError, asyncpg.OutOfMemoryError)):
@@ -46,14 +46,14 @@ def translate(error: BaseException) -> PenstockError | None:
     if isinstance(error, (asyncpg.CharacterNotInRepertoireError, asyncpg.UntranslatableCharacterError)):
         return InvalidInput("A name contains a zero character, which PostgreSQL cannot keep.")
     if is_lost(error):
-        return StorageFailed("The database cannot be reached: nothing was stored. The server tries again by itself.")
+        return StorageFailed("The database cannot be reached: nothing was stored. The server retries automatically.")
     if isinstance(error, asyncpg.PostgresError):
         return PenstockError(f"The database refused a statement: {error}")
     return None
 
 
 def reason_of(error: BaseException) -> str:
-    """Say why a database is lost, in words for its operator. What the driver says of it goes into the log."""
+    """Return why a database is lost, for its operator. The driver's text is logged."""
     if isinstance(error, PenstockError):
         return str(error)
     for kinds, reason in _REASONS:
@@ -63,7 +63,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def as_lost(db: Connection, error: BaseException) -> BaseException:
-    """Return what an error of a connection means: one that is ended while it is being used may break in any way."""
+    """Return the meaning of an error of a connection: one that is closed while it is being used may raise any error."""
     if isinstance(error, PenstockError) or not isinstance(error, Exception) or is_lost(error) or not db.is_closed():
         return error
     lost: Exception = asyncpg.ConnectionDoesNotExistError(f"the connection was closed: {error}")
@@ -71,14 +71,14 @@ def as_lost(db: Connection, error: BaseException) -> BaseException:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Tell whether an error means that the connection is of no use any more."""
+    """Return whether an error means that the connection cannot be used any more."""
     return isinstance(
         error,
         (
             OSError,
             TimeoutError,
             asyncpg.InterfaceError,
-            asyncpg.InternalClientError,  # a connection that was thrown out while nobody used it says so
+            asyncpg.InternalClientError,  # raised by a connection that was closed while it was not used
             asyncpg.PostgresConnectionError,
             asyncpg.AdminShutdownError,
             asyncpg.CrashShutdownError,

@@ -1,7 +1,7 @@
-"""Follows the journal of a shard, so that this server knows what the others commit, in the order in which they commit it.
+"""Follows the journal of a shard, so that this server has the commits of the others, in the order of their commits.
 
-The database wakes it up. It then reads the blocks it does not know, takes over their news, and passes their events on. Our own
-commits need no reading as long as nobody else came in between.
+The database notifies it. It then reads the blocks that are new, applies their notices, and passes their events on. This
+server's commits need no reading if no other server has committed in between.
 """
 
 from __future__ import annotations
@@ -36,37 +36,37 @@ _READ = (
 
 
 class PostgresFollower:
-    """``known`` is the last block whose news this server has, and whose events it has passed on."""
+    """``known`` is the last block whose notice this server has applied, and whose events it has passed on."""
 
     def __init__(self, store: PostgresStore) -> None:
         self._store = store
         self.known = 0
         self.listeners: list[contract.Follower] = []
-        self._ours: dict[int, JournalBlock] = {}  #: our own commits that must wait for earlier ones of others
+        self._ours: dict[int, JournalBlock] = {}  #: this server's commits that must wait for earlier ones of others
         self._held = False
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self, db: Connection, known: int) -> None:
-        """Begin to listen on a connection, knowing everything up to a block."""
+        """Start to listen on a connection; everything up to a block is known."""
         self.known = known
         self._held = False
         self._ours.clear()
         self._task = asyncio.get_running_loop().create_task(self._run(db), name="penstock-follower")
 
     async def listen(self, db: Connection) -> None:
-        """Have the database wake us up."""
+        """Subscribe to the notifications of the database."""
         await db.add_listener(CHANNEL, self._woken)
 
     async def stop(self) -> None:
-        """End."""
+        """Stop."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
     def committed(self, number: int, block: JournalBlock) -> JournalBlock | None:
-        """Hear of our own commit; return its block if it may be told at once, None if earlier ones must be told first."""
+        """Record a commit of this server; return its block if it may be passed on at once, None if earlier ones come first."""
         if number == self.known + 1:
             self.known = number
             if self._held:
@@ -74,7 +74,7 @@ class PostgresFollower:
                 self._wanted.set()
             if number + 1 not in self._ours:
                 return block if block.events else None
-            blocks = [block]  # two of ours were under way, and we heard of the later one first
+            blocks = [block]  # two commits of this server were in progress, and the later one was reported first
             while (following := self._ours.pop(self.known + 1, None)) is not None:
                 self.known += 1
                 blocks.append(following)
@@ -103,22 +103,22 @@ class PostgresFollower:
             self._store.lost(error)
 
     def catch_up(self) -> None:
-        """Look for news although nobody woke us up."""
+        """Read new blocks without a notification."""
         self._wanted.set()
 
     async def _read(self, db: Connection) -> bool:
-        """Read some blocks; True if there may be more."""
+        """Read some blocks; return True if there may be more."""
         found = await db.fetch(_READ, self.known, BLOCKS_AT_ONCE, self._store.server)
         blocks: list[JournalBlock] = []
         ready: set[int] = set()
         webhooks = False
         for number, seq, count, at, server, told, body in found:
-            if number <= self.known:  # our own, committed while we were reading
+            if number <= self.known:  # a commit of this server, committed during the read
                 continue
             if number != self.known + 1:
                 raise LookupError(f"block {self.known + 1} of the journal is gone before this server has read it")
             if server == self._store.server:
-                if number not in self._ours:  # the answer to our commit is still on its way, see committed()
+                if number not in self._ours:  # the answer to this server's commit is still on its way, see committed()
                     self._held = True
                     break
                 self.known = number
@@ -128,8 +128,8 @@ class PostgresFollower:
                 continue
             heard = commit_notice.decode(told)
             if heard.queues or heard.webhooks or any(queue not in self._store.catalog.by_number for queue in heard.tallies):
-                await self._store.refresh(db)  # the counts of a new queue begin with this very block
-            self.known = number  # not before: a commit of ours that comes meanwhile must not be told first
+                await self._store.refresh(db)  # the counts of a new queue begin with this block
+            self.known = number  # not before: a commit of this server that comes meanwhile must not be passed on first
             self._store.catalog.hear(heard)
             for queue in heard.fronts:
                 self._store.fronts.forget(queue)
@@ -144,15 +144,18 @@ class PostgresFollower:
         return len(found) >= BLOCKS_AT_ONCE
 
     def tell(self, blocks: list[JournalBlock], ready: set[int], *, webhooks: bool) -> None:
-        """Pass on blocks, the numbers of queues that may have something to claim, and whether webhooks have changed."""
+        """Pass on blocks, the numbers of queues that may have ready jobs, and whether webhooks have changed."""
         if blocks or ready or webhooks:
             for listener in self.listeners:
                 listener(blocks, ready, webhooks=webhooks)
 
     async def missed(self, db: Connection, last: int) -> list[JournalBlock]:
-        """Read the events that were committed, up to a block, while this server had no connection. Their news are known."""
+        """Read the events that were committed, up to a block, while this server had no connection.
+
+        Their notices are applied.
+        """
         missed: list[JournalBlock] = []
-        known = self.known or last  # nobody has heard anything yet from a server that starts
+        known = self.known or last  # a server that starts has passed on nothing yet
         while known < last:
             found = await db.fetch(_READ, known, min(BLOCKS_AT_ONCE, last - known), _NOBODY)
             if not found:
@@ -167,5 +170,5 @@ class PostgresFollower:
 
 
 def _frees(delta: list[int]) -> bool:
-    """Tell whether somebody who waits for a job may get one now."""
+    """Return whether a waiting claim may get a job now."""
     return delta[State.WAITING] > 0 or delta[State.ACTIVE] < 0

@@ -1,7 +1,7 @@
-"""The groups that one transaction changes, see ``store/sqlite/job_groups.py`` for how claims pass over blocked jobs.
+"""The groups that one transaction changes; see ``store/sqlite/job_groups.py`` for how claims skip blocked jobs.
 
-What is set of a group is read and written under the lock of the group, which a transaction holds until it ends: no two servers
-go by the same room. A queue whose settings say that no group is limited costs no look at the table.
+The limits of a group are read and written under the lock of the group, which a transaction holds until it ends: two servers
+never use the same free place. For a queue without limited groups, according to its settings, the table is not read.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ class PostgresJobGroups(JobGroupChanges):
 
     @property
     def queues(self) -> set[int]:
-        """Return the queues with groups that are to be put right."""
+        """Return the queues with groups that are to be updated."""
         return {queue for queue, _ in self._touched}
 
     async def put_right(self, db: Connection, steady_ms: int) -> None:
-        """Unblock the first jobs of each touched group for which there is room, and no others."""
+        """Unblock the first jobs of each touched group up to its limit, and block all others."""
         touched, self._touched = sorted(self._touched), set()
         claimed, self._claimed = self._claimed, {}
         rooms = dict.fromkeys(touched, ROOM_DEFAULT)
         if any(self._settings(queue).limits_groups for queue, _ in touched):
             changed: list[tuple[Group, GroupLimits]] = []
-            found = await self._hold(db, touched)  # all of them, so that there is one order
+            found = await self._hold(db, touched)  # all of them in one statement, so that the order of locks is fixed
             for group in touched:
                 defaults = self._settings(group[0]).group_defaults
                 after, rooms[group] = limits_after(found.get(group), steady_ms, claimed.get(group, 0), defaults)
@@ -64,7 +64,7 @@ class PostgresJobGroups(JobGroupChanges):
         columns = zip(*((*group, *room) for group, room in rooms.items()), strict=True)
         await db.execute(_PUT_RIGHT, *(list(column) for column in columns))
 
-    # What was set of them.
+    # Limits of groups.
 
     @staticmethod
     async def _hold(db: Connection, groups: Sequence[Group]) -> dict[Group, GroupLimits]:
@@ -76,7 +76,7 @@ class PostgresJobGroups(JobGroupChanges):
         return (await self._hold(db, [(queue, group)])).get((queue, group))
 
     async def save(self, db: Connection, groups: Sequence[tuple[Group, GroupLimits]]) -> None:
-        """Write what is set of groups."""
+        """Write the limits of groups."""
         kept = [self._row(group, limits) for group, limits in groups if limits.is_kept]
         gone = [group for group, limits in groups if not limits.is_kept]
         if kept:
@@ -86,7 +86,7 @@ class PostgresJobGroups(JobGroupChanges):
 
     @staticmethod
     async def page(db: Connection, queue: int, after: str, limit: int) -> list[tuple[str, GroupLimits]]:
-        """Return what was set of the groups of a queue, in order of their names, from one on."""
+        """Return the limits of the groups of a queue, in order of their names, after a given one."""
         return [(row[0], GroupLimits(*row[1:])) for row in map(tuple, await db.fetch(_PAGE, queue, after, limit))]
 
     @staticmethod
@@ -96,7 +96,7 @@ class PostgresJobGroups(JobGroupChanges):
         return found
 
     async def reopen(self, db: Connection, queue: int, steady_ms: int, limit: int) -> int | None:
-        """Touch groups whose jobs time lets through again; return the moment at which it does for the next."""
+        """Touch groups whose rate limit or hold has ended; return the moment at which the next one ends."""
         found = [row[0] for row in await db.fetch(_DUE, queue, steady_ms, limit)]
         self._touched.update((queue, group) for group in found)
         if len(found) >= limit:
@@ -106,7 +106,7 @@ class PostgresJobGroups(JobGroupChanges):
 
     @staticmethod
     async def forget(db: Connection, queue: int) -> None:
-        """Forget what was set of the groups of a queue that is gone."""
+        """Delete the limits of the groups of a deleted queue."""
         await db.execute("delete from groups where queue = $1", queue)
 
 
@@ -121,8 +121,8 @@ class PostgresGroupLimits(PostgresTransactionBase):
         await self._groups.save(self._db, [((queue.number, group), limits_) for group, limits_ in groups])
         for group, _ in groups:
             self._groups.touch(queue.number, group)
-        self.queue_touch(queue)  # that its groups are limited must still be what its settings say
-        self._changed.add(queue.number)  # claims that wait at another server may get a job now
+        self.queue_touch(queue)  # the settings must still say that its groups are limited
+        self._changed.add(queue.number)  # claims that wait on another server may get a job now
 
     async def groups_limited(self, queue: Queue) -> int:
         await self._db.execute(LOCK, LOCK_QUEUE, queue.number)

@@ -32,7 +32,7 @@ class PostgresJobs(PostgresTransactionBase):
         await self._name([job for job, _ in jobs])
         for job, _ in jobs:
             self._tally(job.queue)[job.state] += 1
-            # A plain job needs no attention, unless it was promised a while ago, and takes its place only now.
+            # A plain job needs no due time, unless it was answered from a buffer before, and is stored only now.
             if job.state or job.expires_at is not None or job.group_id is not None or job.position < self._young:
                 self._written(job)
         self._catalog.bring_forward(self._booked)
@@ -41,7 +41,7 @@ class PostgresJobs(PostgresTransactionBase):
         await self._db.copy_records_to_table(table, columns=columns, records=records)
 
     async def _name(self, jobs: Iterable[Job]) -> None:
-        """Write down producers' own ids."""
+        """Write custom ids."""
         named = [job for job in jobs if job.custom_id is not None]
         if named:
             await self._db.execute(
@@ -105,7 +105,7 @@ class PostgresJobs(PostgresTransactionBase):
         return found
 
     async def _overdue(self, statement: str, next_statement: str, now_ms: int, limit: int) -> tuple[list[Job], int | None]:
-        """Read jobs that are due, and the time at which the next one is: now, if there may be more of these."""
+        """Read due jobs, and the time at which the next one is due: now, if there may be more of these."""
         frozen = self._catalog.frozen
         found = rows.read_jobs(await self._db.fetch(except_queues(statement, frozen), now_ms, limit))
         if len(found) >= limit:
@@ -172,6 +172,6 @@ class PostgresJobs(PostgresTransactionBase):
         book(self._booked, job)
         if job.group_id is not None:
             self._groups.touch(job.queue, job.group_id)
-        if job.state == State.WAITING and 0 <= job.position < self._young:  # it has its old place back
+        if job.state == State.WAITING and 0 <= job.position < self._young:  # it has its old position again
             self._fronts.add(job.queue)
             self._store.fronts.forget(job.queue)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.store.postgres.transaction_base import PostgresTransactionBase, changed_rows
 
-# The newest block always stays: the numbering goes on from it.
+# The newest block always stays: the numbering continues from it.
 _OLDEST_BLOCKS = (
     "select block, at, total - length(body) from journal where block < (select max(block) from journal)"
     " order by block limit $1"

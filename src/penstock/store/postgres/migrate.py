@@ -1,4 +1,4 @@
-"""Bringing a database to the current version: ``penstock migrate up``, and by itself where there is nothing yet."""
+"""Schema migrations of a database: ``penstock migrate up``, and automatically for an empty database."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from asyncpg import Connection
 
 
-# Not to_regclass: it may answer from what this connection has found before, when another server had not made them yet.
+# Not to_regclass: it may answer from this connection's cache, which can be older than tables made by another server.
 _EXISTS = "select exists (select from pg_tables where schemaname = $1 and tablename = 'migrations')"
 
 
 class Status(NamedTuple):
-    """Where a database stands."""
+    """The schema version of a database."""
 
-    version: int  #: 0 = nothing there yet
+    version: int  #: 0 = no tables yet
     current: int = SCHEMA_VERSION
 
     @property
     def is_new(self) -> bool:
-        """Tell whether there is nothing yet."""
+        """Whether there are no tables yet."""
         return self.version == 0
 
 
 async def status(db: Connection) -> Status:
-    """Tell which version a database has. Raises ConfigInvalid if its user may not look."""
+    """Return the version of a database. Raises ConfigInvalid if its user may not read it."""
     with _rights():
         return await _status(db)
 
@@ -67,7 +67,7 @@ def _rights() -> Iterator[None]:
 
 async def _up(db: Connection) -> Status:
     async with db.transaction():
-        await db.execute(f"set local lock_timeout = {LOCK_WAIT_MS}")  # making the tables may take longer than a batch
+        await db.execute(f"set local lock_timeout = {LOCK_WAIT_MS}")  # creating the tables may take longer than a batch
         await db.execute("select pg_advisory_xact_lock($1, 0)", LOCK_MIGRATE)
         before = await status(db)
         if before.version > SCHEMA_VERSION:
@@ -82,9 +82,9 @@ async def _up(db: Connection) -> Status:
 
 
 async def check(db: Connection) -> None:
-    """Make the tables where there is nothing yet, and refuse what is older or newer. Raises StoreIncompatible.
+    """Create the tables in an empty database, and refuse an older or newer one. Raises StoreIncompatible.
 
-    An older database is not changed by merely starting a server: others of the old version may still be working on it.
+    A start of a server does not change an older database: other servers of the old version may still use it.
     """
     found = await status(db)
     if found.is_new or found.version > SCHEMA_VERSION:
@@ -97,7 +97,7 @@ async def check(db: Connection) -> None:
 
 
 def sql_of(version: int) -> str:
-    """Return the statements that take a database from the version before to this one."""
+    """Return the statements that bring a database from the previous version to this one."""
     first = f"create schema if not exists {SCHEMA};\nset local search_path = {SCHEMA};\n"
     if version == 1:
         first += "create table migrations (version int primary key, applied_at timestamptz not null default now());\n"

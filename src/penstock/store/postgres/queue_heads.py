@@ -1,11 +1,11 @@
-"""Where the lines of queues begin, for claims that would have to wade through dead rows to get there.
+"""Start positions for claims, so that they need not step over many dead rows at the front of a queue.
 
-A row that was claimed stays in the index until vacuum may remove it, and vacuum may not as long as somebody has an old
-transaction open: a backup, a report, a forgotten session. A claim then steps over everything that was claimed since. So a
-server that sees a look at a line become slow remembers how far the line was empty and begins there the next time.
+A claimed row stays in the index until vacuum may remove it, and vacuum may not remove it as long as an old transaction is
+open: a backup, a report, a forgotten session. A claim then steps over all rows claimed since. So a server that finds a
+claim's query slow remembers how far the front of the queue was empty, and starts there the next time.
 
-It is a hint: nothing is claimed because of it that is not there and free. A job that stands before the remembered place, which
-takes a rollback or another server's doing to get there, is found by the look at the whole line that is due every second.
+It is a hint: a claim only takes jobs that exist and are free. A job before the remembered position, which needs a rollback
+or an action of another server to get there, is found by the query of the whole queue that runs every second.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Job
 
-#: A look at a whole line that takes longer is not repeated for every claim.
+#: A slower query of a whole queue is not repeated for every claim.
 SLOW_MS: Final = 5.0
 WHOLE_EVERY_MS: Final = 1_000
-#: Places this young are never taken for empty: another server may be about to commit a job there.
+#: Positions this young never count as empty: another server may be about to commit a job there.
 YOUNG_MS: Final = 2_000
-#: A queue with more priorities in use is always looked at as a whole.
+#: For a queue with more priorities in use, the whole queue is always queried.
 PRIORITIES_MAX: Final = 32
 
 _INT_MAX: Final = 2**31 - 1
@@ -33,7 +33,7 @@ _BIGINT_MAX: Final = 2**63 - 1
 
 
 class Stretch(NamedTuple):
-    """A piece of a line: these priorities, and for a single one these positions."""
+    """A part of a queue: these priorities, and for a single priority these positions."""
 
     priority_min: int
     priority_max: int
@@ -42,14 +42,17 @@ class Stretch(NamedTuple):
 
 
 class QueueHead:
-    """``floors``: by priority, a position before which nothing stands (but for what jumped the line); None if not known."""
+    """``floors``.
+
+    By priority, a position before which there are no jobs (except jobs moved to the front); None if not known.
+    """
 
     def __init__(self, looked_at: int, floors: dict[int, int | None]) -> None:
         self.looked_at = looked_at
         self.floors = floors
 
     def stretches(self) -> list[Stretch]:
-        """Return the whole line but for what is known to be empty, in order."""
+        """Return the whole queue without the parts that are known to be empty, in order."""
         found: list[Stretch] = []
         above = _INT_MAX + 1
         for priority in sorted(self.floors, reverse=True):
@@ -65,7 +68,7 @@ class QueueHead:
         return found
 
     def learn(self, jobs: Sequence[Job], *, to_the_end: bool, now_ms: int) -> None:
-        """Hear what a look along the stretches has found. ``to_the_end``: there was nothing else."""
+        """Record the result of a query of the stretches. ``to_the_end``: there were no other jobs."""
         young = first_of(now_ms - YOUNG_MS)
         first: dict[int, int] = {}
         for job in jobs:
@@ -82,20 +85,20 @@ class QueueHead:
 
 
 class QueueHeads:
-    """The fronts of a server's queues, by number."""
+    """The heads of a server's queues, by number."""
 
     def __init__(self) -> None:
         self._fronts: dict[int, QueueHead] = {}
 
     def stretches(self, queue: int, now_ms: int) -> list[Stretch] | None:
-        """Return where to look for the next jobs of a queue; None if the whole line is to be looked at."""
+        """Return where to search for the next jobs of a queue; None: the whole queue."""
         front = self._fronts.get(queue)
         if front is None or not front.looked_at <= now_ms < front.looked_at + WHOLE_EVERY_MS:
             return None
         return front.stretches()
 
     def looked(self, queue: int, jobs: Sequence[Job], limit: int, *, now_ms: int, took_ms: float | None) -> None:
-        """Hear what a look has found. ``took_ms``: how long it took to look at the whole line; None if it was not that."""
+        """Record the result of a query. ``took_ms``: how long a query of the whole queue took; None if it was not one."""
         front = self._fronts.get(queue)
         if took_ms is not None:
             if took_ms <= SLOW_MS:
@@ -109,5 +112,5 @@ class QueueHeads:
                 del self._fronts[queue]
 
     def forget(self, queue: int) -> None:
-        """Hear that a job may stand where nothing stood."""
+        """Record that a job may be at a position that counted as empty."""
         self._fronts.pop(queue, None)

@@ -24,7 +24,7 @@ _MOVE_QUEUE = (
 _COUNT_STATE = "(select count(*) from jobs where queue = $1 and state = {})"
 _COUNT_QUEUE = f"select {', '.join(_COUNT_STATE.format(int(state)) for state in STORED_STATES)}"
 _SOME_OF_QUEUE = "select id from jobs where queue = $1 and state = {} limit $2"
-# To jobs of other queues, on this shard or another.
+# On jobs of other queues, on this shard or another.
 _TIED = (
     "select exists (select from dependencies d join jobs a on a.id = d.job left join jobs b on b.id = d.needs"
     " where d.state <= 1 and (a.queue = $1) is distinct from (b.queue = $1) and (a.queue = $1 or b.queue = $1))"
@@ -36,7 +36,7 @@ class PostgresQueueMoves(PostgresQueues):
     """See ``contract.Transaction`` for what each method promises."""
 
     async def queue_arrive(self, key: QueueKey, settings: QueueSettings, created_at: int | None, move: Move) -> Queue:
-        self._moved = self._webhooks_changed = True  # which has the other servers look at queues, too
+        self._moved = self._webhooks_changed = True  # so that the other servers read queues, too
         return await self._make_queue(key, settings, created_at, move)
 
     async def queue_move(self, queue: Queue, move: Move) -> None:

@@ -7,7 +7,7 @@ from penstock.store.postgres.catalog import encode_settings
 from penstock.store.postgres.schema import LOCK_QUEUE
 from penstock.store.postgres.transaction_base import LOCK, PostgresTransactionBase
 
-# A queue that was removed keeps its number: a job that another server pushed meanwhile would know no other.
+# A removed queue keeps its number: a job that another server pushed meanwhile refers to it.
 _OPEN_QUEUE = (
     "insert into queues (namespace, name, created_at, settings, version, standing, peer, attempt)"
     " values ($1, $2, $3, $4, $5, $6, $7, $8)"

@@ -1,7 +1,8 @@
-"""Counting jobs against quotas, on a connection of its own: a push never waits for the transactions of others to be counted.
+"""Counts for quotas, on a separate connection: a push never waits for the transactions of others to be counted.
 
-The connection is opened when something is counted for the first time. Its commits do not wait for the disk: whoever then waits
-for a push on the same database has waited for the count, too; and one that was lost in a crash is a few jobs more in a minute.
+The connection is opened at the first count. Its commits do not wait for the disk: a push on the same database that is
+answered later has waited for the disk with its count, too; and a count that was lost in a crash allows a few more jobs in a
+minute.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.store.postgres.clock import ShardClock
 
 _TAKE = "select quota_take($1::text[], $2::bigint[], $3::bigint[], $4)"
-# Also what a clock that was set back has left in the future.
+# Also rows in the future, which a clock has left that was set back.
 _FORGET = """
 delete from quotas using (select coalesce($1, clock_ms()) as now_ms) as t
 where last <= t.now_ms - $2 or last > t.now_ms + $2
@@ -31,7 +32,7 @@ where last <= t.now_ms - $2 or last > t.now_ms + $2
 
 
 class QuotaCounter:
-    """One per store. ``disconnect`` it with the store; it connects by itself."""
+    """One per store. ``disconnect`` it with the store; it connects automatically."""
 
     def __init__(self, url: str, clock: ShardClock, answer_ms: int) -> None:
         self._url = url
@@ -43,7 +44,7 @@ class QuotaCounter:
 
     async def take(self, takes: Sequence[Take]) -> list[int]:
         """See ``contract.Store.quota_take``."""
-        # A name that the database cannot keep: the push will be refused, there is nothing to count.
+        # A name that the database cannot store: the push will be refused, nothing is counted.
         order = sorted(
             (at for at, take in enumerate(takes) if ZERO not in take.namespace), key=lambda at: takes[at].namespace
         )
@@ -69,7 +70,7 @@ class QuotaCounter:
         return waits
 
     def disconnect(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         if self._db is not None:
             self._db.terminate()
             self._db = None

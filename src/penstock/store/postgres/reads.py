@@ -1,4 +1,4 @@
-"""Reads that change nothing: single jobs, listings, counts over many rows, the journal. They see what is committed."""
+"""Read-only queries: single jobs, listings, counts over many rows, the journal. They see committed data."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ select id, priority, position from (
   (select id, priority, position from jobs where queue = $1 and state = 0 and blocked = 1 {0}
    order by priority desc, position limit $2::bigint + $3::bigint)) as line
 """
-#: By ``Page.prioritized``: which of the waiting jobs.
+#: By ``Page.prioritized``: the condition for waiting jobs.
 _OF_WAITING = {None: "", True: "and priority > 0", False: "and priority <= 0"}
-# What was taken by a worker since has a token above the bound, and is passed over.
+# A job that was claimed since has a token above the bound, and is skipped.
 _SELECT_BY_ID = (
     "select 0::bigint, id from jobs where queue = $1 and state = {} and id > $3 and id <= $4 and id < $6"
     " and $2::bigint is not null and $5::bigint is not null order by id limit $7"
@@ -66,7 +66,7 @@ _JOURNAL = (
     " coalesce((select max(seq) from journal where count > 0 and seq <= $1), 0) order by seq limit $2"
 )
 JOURNAL_FIRST: Final = "select seq from journal where count > 0 order by seq limit 1"
-# The first block whose size, with those before it, reaches the bound is the last one. A page is full then: see PageReader.
+# The first block whose size, with the earlier ones, reaches the bound is the last one. A page is full then: see PageReader.
 _JOURNAL_PAGE = """
 select seq, count, at, body from (
   select seq, count, at, body, sum(octet_length(body)) over (order by seq) - octet_length(body) as ahead from (
@@ -93,27 +93,27 @@ _PLACES = (
     "select j.id, q.standing, n.name, q.name from jobs j join queues q on q.number = j.queue"
     " join namespaces n on n.number = q.namespace where j.id = any ($1::bigint[])"
 )
-#: For each state by itself: see ``page_statement``.
+#: A query for each state: see ``page_statement``.
 PRIORITY_COUNTS: Final = """
 select priority, count(*) from (
   select priority from jobs where queue = $1 and state = 0 union all select priority from jobs where queue = $1 and state = 1
 ) as ahead group by priority order by priority
 """
-#: The one character that PostgreSQL cannot keep in a text.
+#: The one character that PostgreSQL cannot store in a text.
 ZERO: Final = "\0"
 decode_body = msgspec.msgpack.Decoder(tuple[dict[int, tuple[str, str]], list[list[object]]]).decode
 
 
 async def job(db: Connection, namespace: str, ref: int | str) -> tuple[Job, Payload] | None:
     """Read one job with its payload."""
-    if isinstance(ref, str) and ZERO in ref:  # nobody could have stored it
+    if isinstance(ref, str) and ZERO in ref:  # such a name cannot be stored
         return None
     row = await db.fetchrow(_BY_ID if isinstance(ref, int) else _BY_NAME, ref, namespace)
     return None if row is None else rows.read_job_body(row)
 
 
 async def named(db: Connection, namespace: str, names: Sequence[str]) -> dict[str, int]:
-    """Find the ids of jobs by their producers' own ids."""
+    """Find the ids of jobs by their custom ids."""
     possible = [name for name in names if ZERO not in name]
     return dict(await db.fetch(_IDS_BY_NAME, possible, namespace)) if possible else {}
 
@@ -125,7 +125,7 @@ async def fetch(db: Connection, wanted: Sequence[int]) -> list[Delivery]:
 
 
 def _first(wanted: Sequence[int], sizes: dict[int, int]) -> list[int]:
-    """Choose the first of some jobs that are there, up to a number of bytes."""
+    """Return the first of some jobs that exist, up to a number of bytes."""
     chosen: list[int] = []
     size = 0
     for job_id in wanted:
@@ -138,7 +138,7 @@ def _first(wanted: Sequence[int], sizes: dict[int, int]) -> list[int]:
 
 
 async def export(db: Connection, wanted: Sequence[int]) -> list[Parcel]:
-    """Read jobs with all that belongs to them, in the order of the ids, up to a number of bytes."""
+    """Read jobs with all their data, in the order of the ids, up to a number of bytes."""
     chosen = _first(wanted, dict(await db.fetch(_WEIGHTS, wanted)))
     bodies = {row[0]: rows.read_job_body(row) for row in await db.fetch(_BODIES, chosen)}
     results = dict(await db.fetch("select id, data from results where id = any ($1::bigint[])", chosen))
@@ -157,7 +157,7 @@ async def export(db: Connection, wanted: Sequence[int]) -> list[Parcel]:
 
 
 async def places(db: Connection, wanted: Sequence[int]) -> dict[int, Whereabouts]:
-    """Find out which jobs are here, in which queues, and how it stands with those."""
+    """Find which jobs are here, in which queues, and the state of the moves of these queues."""
     found = await db.fetch(_PLACES, wanted)
     return {job_id: Whereabouts(Standing(standing), QueueKey(*key)) for job_id, standing, *key in found}
 
@@ -199,8 +199,8 @@ async def select(db: Connection, wanted: Selection) -> list[Place]:
 def page_statement(wanted: Page) -> str:
     """Return the statement that reads a page: of the number of the queue, the limit and the offset.
 
-    Each state has an index of its own that begins with the queue. One condition for several states would fit none of them,
-    and the jobs of all queues would be read, those of other namespaces too.
+    Each state has its own index that begins with the queue. One condition for several states would match none of them, and
+    the jobs of all queues would be read, also those of other namespaces.
     """
     if wanted.states == (State.WAITING,) and not wanted.descending:
         source = _IN_LINE.format(_OF_WAITING[wanted.prioritized])
@@ -220,7 +220,7 @@ def page_statement(wanted: Page) -> str:
 
 
 async def page(db: Connection, wanted: Page) -> list[Delivery]:
-    """Read a page of jobs, highest priority first, then in line."""
+    """Read a page of jobs, highest priority first, then by position."""
     found: BoundedList[Delivery] = BoundedList(f"These {wanted.limit} jobs are", "Ask for fewer")
     statement = page_statement(wanted)
     async with db.transaction(readonly=True):
@@ -265,7 +265,7 @@ async def heads(db: Connection, wanted: Sequence[int]) -> list[Job]:
 
 
 async def results(db: Connection, wanted: Sequence[int]) -> dict[int, bytes]:
-    """Read what workers answered to some jobs."""
+    """Read the results of some jobs."""
     found: BoundedList[tuple[int, bytes]] = BoundedList("What workers answered to these jobs is", "Ask for fewer")
     statement = "select id, data from results where id = any ($1::bigint[])"
     async with db.transaction(readonly=True):
@@ -275,7 +275,7 @@ async def results(db: Connection, wanted: Sequence[int]) -> dict[int, bytes]:
 
 
 async def journal(db: Connection, seq: int, limit: int) -> list[JournalBlock]:
-    """Read blocks of the journal, from the one that holds the given number on."""
+    """Read blocks of the journal, from the one that contains the given number on."""
     blocks = []
     for first, at, body in await db.fetch(_JOURNAL, seq, limit):
         queues, events = decode_body(body)
@@ -284,7 +284,7 @@ async def journal(db: Connection, seq: int, limit: int) -> list[JournalBlock]:
 
 
 async def journal_page(db: Connection, seq: int, namespace: str, bytes_max: int) -> JournalPage:
-    """Read the journal as one namespace sees it. The database sends no more than one page needs."""
+    """Read a page of the journal for one namespace. The database sends no more than one page needs."""
     page = PageReader(seq, namespace, bytes_max)
     rows = await db.fetch(_JOURNAL_PAGE, seq, limits.replay_blocks, limits.replay_read_bytes)
     for first, count, at, body in rows:

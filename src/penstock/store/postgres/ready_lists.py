@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.core.queue import Queue
     from penstock.store.contract import BufferLogs, ReadyLists
 
-# The epochs of a list never meet those of a later list of the same queue.
+# The epochs of a list are always different from those of a later list of the same queue.
 _ADD_HOT = "insert into hot values ($1, clock_ms() << 20) on conflict (queue) do nothing"
 _FILL_HOT = (
     "with this as (select from catalog where generation = $3 for share)"
@@ -86,7 +86,7 @@ class PostgresReadyLists(PostgresTransactionBase):
         await self._db.execute(_ABANDON, self.steady_ms)
         await self._db.execute("insert into lost select queue from hot on conflict do nothing")
         await self._db.execute("delete from hot")
-        self._webhooks_changed = True  # which has the other servers look at once
+        self._webhooks_changed = True  # so that the other servers read it at once
         return True
 
     async def lost_remove(self) -> list[int]:
@@ -111,5 +111,5 @@ class PostgresReadyLists(PostgresTransactionBase):
 
     async def wal_advance(self, wal: int, before: int, number: int) -> None:
         await self._guarded(_ADVANCE_WAL, [wal, before, number, self.now_ms], 1, "logs")
-        if not before:  # a new one, so let the very old ones go
+        if not before:  # a new one, so delete very old ones
             await self._db.execute("delete from wals where at < $1", self.now_ms - limits.wal_known_ms)

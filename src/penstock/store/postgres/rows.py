@@ -1,6 +1,6 @@
-"""Between jobs and rows: columns, and the statements that carry whole batches of them in one round trip.
+"""Conversion between jobs and rows: columns, and the statements for whole batches in one round trip.
 
-A batch travels as one array per column and is put together again by ``unnest``: one statement, however many jobs, which the
+A batch is sent as one array per column, and ``unnest`` makes rows of it: one statement for any number of jobs, which the
 database has planned once.
 """
 
@@ -30,13 +30,13 @@ def _type_of(field: str) -> str:
 
 
 def _arrays(fields: Sequence[str], first: int = 1) -> str:
-    """Spell one array parameter per column."""
+    """Return one array parameter per column."""
     return ", ".join(f"${number}::{_type_of(field)}[]" for number, field in enumerate(fields, first))
 
 
 HEAD: Final = ", ".join(f"j.{name}" for name in FIELDS)
 _LIVE: Final = FIELDS[FIRST_LIVE_FIELD:]
-#: What says where a job belongs (its id, namespace and queue) stays even in a rewrite.
+#: The id, namespace and queue of a job stay even in a rewrite.
 _FIXED_PART: Final = slice(FIELDS.index("created_at"), FIRST_LIVE_FIELD)
 FIXED: Final = FIELDS[_FIXED_PART]
 
@@ -49,29 +49,29 @@ insert into jobs ({", ".join(FIELDS)}, blocked)
 select {", ".join(f"u.{name}" for name in FIELDS)}, (u.group_id is not null)::int
 from unnest({_arrays(FIELDS)}) as u ({", ".join(FIELDS)})
 """  # noqa: S608 - put together from names in this file
-#: So many jobs and more are brought by COPY: it takes two statements, which have to be parsed, and half the time for each job.
+#: From this many jobs on, COPY is used: it takes two statements, which have to be parsed, and half the time for each job.
 COPY_MIN: Final = 32
 COPY_JOBS: Final = (*FIELDS, "blocked")
 COPY_PAYLOADS: Final = ("id", "options", "data")
 INSERT_NAMES: Final = (
     "insert into names (namespace, custom_id, job) select * from unnest($1::int[], $2::text[], $3::bigint[])"
 )
-# A grouped job that enters the line waits behind its group until put_right lets it forward.
+# A grouped job that becomes waiting is blocked until put_right unblocks it.
 UPDATE_JOBS: Final = f"""
 update jobs j set {", ".join(f"{name} = u.{name}" for name in _LIVE)}, blocked = (j.group_id is not null)::int
 from unnest($1::bigint[], $2::smallint[], $3::bigint[], {_arrays(_LIVE, 4)})
   as u (id, old_state, old_token, {", ".join(_LIVE)})
 where j.id = u.id and j.state = u.old_state and j.token = u.old_token
 """  # noqa: S608
-# What a claim changes, and nothing else, for jobs with equal leases: arrays are what costs most in an update. The old state is
-# a parameter, because a constant would offer the index of the waiting, which leads through the whole line.
+# Only the columns that a claim changes, for jobs with equal leases: arrays have the highest cost in an update. The old state
+# is a parameter, because with a constant the planner could choose the index of waiting jobs, and read the whole queue.
 LEASE_JOBS: Final = """
 update jobs_live j set state = 2, token = u.token, lease_ms = $5, lease_until = $6, deadline = $7, started_at = $8,
   blocked = (j.group_id is not null)::int
 from unnest($1::bigint[], $3::bigint[], $4::bigint[]) as u (id, old_token, token)
 where j.id = u.id and j.state = $2 and j.token = u.old_token
 """
-#: Jobs whose leases differ more than this are written like any others.
+#: If there are more different leases than this, the jobs are written like any others.
 LEASES_MAX: Final = 4
 REWRITE_JOBS: Final = f"""
 update jobs j set {", ".join(f"{name} = u.{name}" for name in FIXED)}, blocked = (u.group_id is not null)::int
@@ -79,7 +79,7 @@ from unnest($1::bigint[], $2::smallint[], $3::bigint[], {_arrays(FIXED, 4)})
   as u (id, old_state, old_token, {", ".join(FIXED)})
 where j.id = u.id and j.state = u.old_state and j.token = u.old_token
 """  # noqa: S608
-#: Jobs that were in one state, and all that hangs on them.
+#: Jobs that were in one state, with all their data.
 DELETE_JOBS: Final = """
 with a as (delete from payloads where id = any ($1::bigint[])),
   b as (delete from results where id = any ($1::bigint[])),
@@ -102,16 +102,16 @@ FORGET_NAMES: Final = (
     " where n.namespace = u.namespace and n.custom_id = u.custom_id"
 )
 
-# In order of id, so that two servers that want the same jobs wait for each other instead of blocking each other.
+# In order of id, so that two servers that lock the same jobs wait for each other instead of blocking each other.
 LOAD: Final = f"select {HEAD} from jobs j where j.id = any ($1::bigint[]) order by j.id for update"  # noqa: S608
-# The newest bytes of a claim are left to the next one: the sum is over the jobs in front. What belongs to a group that
-# somebody else is busy with right now is left alone, too: waiting for it could end in a deadlock.
+# The newest bytes of a claim are left to the next one: the sum is over the earlier jobs. Jobs of a group that another
+# transaction has locked are left out, too: waiting for it could end in a deadlock.
 _READY_LINE = """
   select * from jobs where queue = $1 and blocked = 0 and state = 0 order by priority desc, position limit $2
   for update skip locked
 """
-# The same, along stretches of the line, in order, until there are enough. One priority and several are two questions, because
-# only in the first case the index leads straight to a position.
+# The same, along stretches of the queue, in order, until there are enough. One priority and several are two queries, because
+# only for one priority the index leads directly to a position.
 _READY_STRETCHES = """
   select j.* from unnest($4::int[], $5::int[], $6::bigint[], $7::bigint[]) as r (low, high, first, last) cross join lateral (
     select * from (
@@ -153,7 +153,7 @@ FIND_UNIQUE: Final = (
 )
 DUE: Final = f"{_FIND} where j.state = 1 and j.run_at <= $1 order by j.run_at, j.id limit $2 for update skip locked"
 LAPSED: Final = f"{_FIND} where j.state = 2 and j.lease_until <= $1 order by j.lease_until limit $2 for update skip locked"
-# Of an earlier generation of the fast path, once everybody has said, or had time to say, what they have handed out.
+# Of an earlier generation of ready lists, once all servers have recorded their deliveries, or had time to.
 SET_ASIDE: Final = (
     f"{_FIND}, catalog c where j.state = 2 and j.started_at is null and j.lease_until is not null"  # noqa: S608
     " and j.queue in (select queue from lost)"
@@ -193,11 +193,11 @@ def copied_payloads(jobs: Sequence[tuple[Job, Payload]]) -> list[tuple[int, byte
 
 
 Lease = tuple[int, int | None, int | None, int | None]
-"""The length of a lease, when it ends, when its job has to be done at the latest, and when it was started, if it was."""
+"""The length of a lease, its end, the deadline of its job, and its start, if it was started."""
 
 
 def by_lease(jobs: Sequence[Changed]) -> dict[Lease, list[Changed]]:
-    """Put claimed jobs together that are written by one LEASE_JOBS."""
+    """Group claimed jobs by lease: each group is written by one LEASE_JOBS."""
     groups: dict[Lease, list[Changed]] = {}
     for each in jobs:
         job = each[0]
@@ -206,7 +206,7 @@ def by_lease(jobs: Sequence[Changed]) -> dict[Lease, list[Changed]]:
 
 
 def by_state(jobs: Sequence[Changed]) -> dict[int, list[Changed]]:
-    """Put jobs together that were read in the same state."""
+    """Group jobs by the state they were read in."""
     groups: dict[int, list[Changed]] = {}
     for each in jobs:
         groups.setdefault(each[1], []).append(each)
@@ -214,13 +214,13 @@ def by_state(jobs: Sequence[Changed]) -> dict[int, list[Changed]]:
 
 
 def update_arrays(jobs: Sequence[Changed]) -> list[Any]:
-    """Return the parameters of UPDATE_JOBS, guarded by what was read."""
+    """Return the parameters of UPDATE_JOBS, guarded by the values that were read."""
     live = list(zip(*[_as_tuple(job)[FIRST_LIVE_FIELD:] for job, _, _ in jobs], strict=True))
     return [*guard_arrays(jobs), *live]
 
 
 def rewrite_arrays(jobs: Sequence[Job]) -> list[Any]:
-    """Return the parameters of REWRITE_JOBS, guarded by how the jobs are."""
+    """Return the parameters of REWRITE_JOBS, guarded by the current values of the jobs."""
     fixed = list(zip(*[_as_tuple(job)[_FIXED_PART] for job in jobs], strict=True))
     return [*guard_arrays([(job, job.state, job.token) for job in jobs]), *fixed]
 

@@ -1,19 +1,19 @@
 """The tables of a PostgreSQL shard, their version, and the functions that a transaction calls.
 
-The same split as in the SQLite store: a job's head is narrow and rewritten at every step, its payload is written once. Beyond
-that, ``jobs`` is partitioned by state: what is alive is in a small hot partition, what has finished moves to a cold one by
-itself, because an update of ``state`` moves the row. So claims never wade through history, and vacuum has little to do.
+As in the SQLite store, a job's head is narrow and rewritten at every transition, and its payload is written once. In addition,
+``jobs`` is partitioned by state: unfinished jobs are in a small hot partition, finished ones are in a cold one, because an
+update of ``state`` moves the row. So claims never step over history, and vacuum has little to do.
 
-All commits of a shard pass through ``finish``, one after the other: it numbers the events of the journal without gaps, and
-because nobody else can commit meanwhile it can check what no lock of a single row can: that the settings of the queues it
-touched are still the ones it went by, and that a queue it removes is still empty.
+All commits of a shard call ``finish``, one after the other: it numbers the events of the journal without gaps. Because no
+other transaction can commit meanwhile, it can check conditions that no lock of a single row protects: that the settings of the
+queues it touched are still the ones it used, and that a queue it removes is still empty.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-#: Where all tables are: the same database can be shared with other programs.
+#: The schema of all tables: the database can be shared with other programs.
 SCHEMA: Final = "penstock"
 #: Classes of advisory locks.
 LOCK_COMMIT: Final = 0x504E5300
@@ -22,7 +22,7 @@ LOCK_QUEUE: Final = 0x504E5302
 LOCK_MIGRATE: Final = 0x504E5303
 LOCK_QUOTA: Final = 0x504E5305
 LOCK_TICKETS: Final = 0x504E5304
-#: What ``finish`` raises when the world has changed since the transaction began: it is tried again.
+#: The error state of ``finish`` if data that the transaction read has changed since it began: it is tried again.
 CHANGED_STATE: Final = "PN001"
 CHANNEL: Final = "penstock"
 
@@ -268,7 +268,7 @@ begin
 end $$;
 """  # noqa: S608 - put together from constants of this file
 
-# The Redis fast path: which queues have a ready list, what was leased for them, and how far the logs of servers were stored.
+# Ready lists in Redis: queues with a ready list, jobs leased for it, and how far the logs of servers are stored.
 _FAST_PATH = f"""
 alter table catalog add column identity uuid not null default gen_random_uuid();  -- of this shard, in Redis
 alter table catalog add column generation bigint not null default 0;              -- of what is in Redis
@@ -310,7 +310,7 @@ begin
 end $$;
 """  # noqa: S608
 
-# Quotas that hold over all servers: what namespaces were given in the last minute, by the second.
+# Quotas over all servers: the number of jobs of each namespace in the last minute, per second.
 _QUOTAS = f"""
 create table quotas (
   namespace    text not null,
@@ -419,7 +419,7 @@ begin
 end $$;
 """  # noqa: S608 - put together from constants of this file
 
-# Rebalancing: queues on their way from one shard to another.
+# Rebalancing: queues that move from one shard to another.
 _REBALANCING = """
 alter table layout add column epoch  int not null default 0;          -- how many rebalances were finished
 alter table layout add column target int;                             -- shards there will be after the one under way
@@ -429,7 +429,7 @@ alter table queues add column attempt  bigint not null default 0;     -- tells o
 alter table nodes  add column stores   int not null default 0;        -- how many stores the server knows
 """
 
-# API keys, which are the same for all shards: those of the first one count.
+# API keys, which are the same for all shards: the first shard has the valid ones.
 _API_KEYS = """
 create table api_keys (
   id           text primary key,
@@ -448,7 +448,7 @@ create table api_key_changes (
 insert into api_key_changes (revision) values (0);
 """
 
-# What goes on in bulk: consumer groups with their epochs, staged writes and their commits. See core/bulk_records.py.
+# Bulk work: consumer groups with their epochs, staged writes and their commits. See core/bulk_records.py.
 _LEDGER = """
 create table ledger (
   kind         smallint not null,        -- core.ledger.EntryKind
@@ -473,12 +473,12 @@ create table chunks (
 alter table chunks alter column body set storage external;  -- it is written and read once: compressing it would not pay
 """
 
-# Which history the journal tells, together with the identity: see core/history.py.
+# The history of the journal, together with the identity: see core/history.py.
 _HISTORY = """
 alter table catalog add column history_epoch bigint not null default 0;  -- how often events that were told have been replaced
 """
 
-# Ready lists that were lost: nothing of their queues is handed out until what was on them is back in its place.
+# Lost ready lists: no job of their queues is delivered until the jobs of the lists are back in their positions.
 _LOST_LISTS = f"""
 create table lost (
   queue        int primary key
@@ -512,7 +512,7 @@ begin
 end $$;
 """  # noqa: S608 - put together from constants of this file
 
-# The count of time that leases go by: the database's wall clock plus a shift, which is corrected when that clock was set.
+# The clock of leases: the database's wall clock plus a shift, which is corrected when that clock was set.
 _LEASE_CLOCK = """
 alter table catalog add column clock_shift bigint not null default 0;  -- ms
 alter table catalog add column clock_term  bigint not null default 0;  -- how often it was corrected
@@ -523,7 +523,7 @@ create table lease_mark (
 insert into lease_mark (counted) values (0);
 """
 
-# Groups of jobs that are paused or limited, see core/group_limits.py. Moments are on the count of leases, ms.
+# Groups of jobs that are paused or limited, see core/group_limits.py. Moments are on the clock of leases, ms.
 _GROUP_LIMITS = f"""
 create table groups (
   queue          int not null,
@@ -613,7 +613,7 @@ begin
 end $$;
 """  # noqa: S608 - put together from constants of this file
 
-#: Migration number n (counting from 1) takes a database from version n-1 to n. Never edit one that was released; append.
+#: Migration number n (counting from 1) brings a database from version n-1 to n. Never edit a released one; append.
 MIGRATIONS: Final[tuple[str, ...]] = (
     _VERSION_1,
     _FAST_PATH,

@@ -1,4 +1,4 @@
-"""The part of a transaction that concerns other shards: relayed ends of jobs, and names that are unique in a namespace."""
+"""The part of a transaction for other shards: relayed ends of jobs, and names that are unique in a namespace."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _TOLD = (
 _KEEP = f"update relays r set next_at = null, error = null, result = null from {_TOLD}"  # noqa: S608
 _DROP = f"delete from relays r using {_TOLD}"  # noqa: S608
 _RESERVATION = "select r.namespace, r.name, r.shard, r.ticket, r.at from reservations r"
-# In order, so that two servers that want the same names wait for each other instead of blocking each other.
+# In order, so that two servers that lock the same names wait for each other instead of blocking each other.
 _LOAD_NAMES = (
     f"{_RESERVATION} join unnest($1::text[], $2::text[]) as u (namespace, name)"
     " on r.namespace = u.namespace and r.name = u.name order by r.namespace, r.name for update of r"
@@ -188,5 +188,5 @@ class PostgresSharding(PostgresTransactionBase):
 
 
 def _changed(status: str) -> int:
-    """Return the number of rows that a statement says it changed."""
+    """Return the number of rows that a statement changed."""
     return int(status.rpartition(" ")[2])

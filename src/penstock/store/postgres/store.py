@@ -1,10 +1,10 @@
-"""The PostgreSQL store: a shard in a database that operators already run, shared by as many servers as they like.
+"""The PostgreSQL store: a shard in a database that operators already run, shared by any number of servers.
 
-A server has three connections that write what its batcher has gathered, so that the database has something to do while the
-server thinks; one that follows the journal; one that shows that it lives, and finds out whether the database does; one that
+A server has three connections that write the batches of its batcher, so that the database works while the server does; one
+that follows the journal; one that renews the server's entry, and checks the database; one that
 counts for quotas, if there are any; and a few
-that read. The database is the truth: what is in memory here is a copy that is checked (queues), or that only says where to look
-(counts, horizon, fronts).
+that read. The data in the database is authoritative: the data in memory is a copy that is checked (queues), or a hint where to
+search (counts, horizon, heads).
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ if TYPE_CHECKING:
 log = structlog.get_logger("penstock.store")
 
 READERS: Final = 4
-#: Transactions under way at the same time.
+#: Transactions that may be open at the same time.
 LANES: Final = 3
-#: How long a server's number is its own without a sign of life.
+#: How long a server owns its number without renewing it.
 NODE_LEASE_MS: Final = 60_000
-#: How long to try to find out whether a commit happened whose answer was lost, and the pause between two tries.
+#: How long to try to find out whether a commit with a lost answer happened, and the pause between two tries.
 DOUBT_MS: Final = 10_000
 DOUBT_PAUSE_MS: Final = 100
-#: Servers that start in the same moment may want the same number; that many times it is tried to get another one.
+#: Servers that start at the same time may choose the same number; maximum number of tries to get another one.
 NODE_TRIES: Final = 10
-#: Servers that start in the same moment may correct it together.
+#: Servers that start at the same time may correct it together.
 CLOCK_TRIES: Final = 10
-#: After a look for what falls due, this many times as long passes before the next one.
+#: The pause after a query of due times, as a multiple of its duration.
 LOOK_FURTHER_REST: Final = 50
 
 
@@ -74,7 +74,7 @@ _REFUSE_ALL: Final = (
     "The database has no room left, and no reserve for pulls and acknowledgements: they fail, too, until space is freed there. "
     "Nothing was stored."
 )
-#: Finds out whether the database can make files longer: takes a mebibyte and gives it back.
+#: Checks whether the database can enlarge files: allocates a mebibyte and releases it.
 _PROBE: Final = "begin; create unlogged table room_probe as select generate_series(1, 30000) as number; rollback"
 
 
@@ -99,15 +99,15 @@ class PostgresStore(PostgresStoreReads):
         self.clock = ShardClock(clock, follow=database_clock)
         self.clock.when_set = self._correct_clock
         self._correcting: asyncio.Task[None] | None = None
-        self.server = random_name()  #: tells our own commits from those of others
+        self.server = random_name()  #: distinguishes this server's commits from those of others
         self.node = 0
         self.servers = 1
         self.catalog = PostgresCatalog()
         self.when_moved: list[Callable[[], None]] = []
-        self._new_layout: Layout | None = ALONE if layout == ALONE else None  #: what is written into a new database
+        self._new_layout: Layout | None = ALONE if layout == ALONE else None  #: written into a new database
         self.follower = PostgresFollower(self)
         self.fronts = QueueHeads()
-        self.listed: set[int] = set()  #: queues that had a ready list when a transaction last began
+        self.listed: set[int] = set()  #: queues that had a ready list when the last transaction began
         self.journal_next = 1
         self.journal_bytes = 0
         self.id_floor = 0
@@ -116,13 +116,13 @@ class PostgresStore(PostgresStoreReads):
         self._size_bytes = 0
         self._look_further_at = 0.0
         self._writers: list[Connection] = []
-        self._idle: list[Connection] = []  #: writers that no transaction has
+        self._idle: list[Connection] = []  #: writers without a transaction
         self._listener: Connection | None = None
         self._pulse: Connection | None = None
         self._readers: Pool | None = None
         self._quotas = QuotaCounter(url, self.clock, answer_ms)
         self._turns = TransactionSlots(LANES)
-        self._asking = asyncio.Lock()  #: the pulse is asked by several, and answers one at a time
+        self._asking = asyncio.Lock()  #: the pulse connection has several callers, and answers one query at a time
 
     @classmethod
     async def open(
@@ -135,11 +135,11 @@ class PostgresStore(PostgresStoreReads):
         answer_ms: int = ANSWER_MS,
         may_be_down: bool = False,
     ) -> PostgresStore:
-        """Open a shard, making its tables if there are none.
+        """Open a shard, and create its tables if there are none.
 
-        ``layout``: which of how many shards it is. ``database_clock``: go by the database's clock, or by the given one.
-        ``answer_ms``: it is lost if it says nothing at all for so long; default 5 s.
-        ``may_be_down``: one that cannot be reached is no error; it is there once ``heal`` reaches it.
+        ``layout``: its number, and the number of shards. ``database_clock``: use the database's clock, or the given one.
+        ``answer_ms``: the database counts as lost if it answers nothing for this long; default 5 s.
+        ``may_be_down``: a database that cannot be reached is no error; it is available once ``heal`` reaches it.
         Raises StoreIncompatible, ConfigInvalid, StorageFailed.
         """
         store = cls(url, clock, layout=layout, database_clock=database_clock, answer_ms=answer_ms)
@@ -161,7 +161,7 @@ class PostgresStore(PostgresStoreReads):
 
     @property
     def identity(self) -> str:
-        """Tells this shard from all others, for ever; empty as long as it was not reached."""
+        """Identifies this shard; it never changes. Empty until the shard is reached for the first time."""
         return self.history.identity
 
     async def _connect_all(self) -> None:
@@ -176,7 +176,7 @@ class PostgresStore(PostgresStoreReads):
         self._idle = list(self._writers)
         self._pulse = await self._watched(quick=True)
         self._listener = await self._watched()
-        await self.follower.listen(self._listener)  # before looking, so that nothing falls in between
+        await self.follower.listen(self._listener)  # before the read, so that no commit is missed in between
         self._readers = await asyncpg.create_pool(
             self._url, min_size=0, max_size=READERS, connect=lambda *_, **__: connect(self._url)
         )
@@ -207,7 +207,7 @@ class PostgresStore(PostgresStoreReads):
                 await self.catalog.refresh(self._writers[0])
 
     async def _resume_clock(self, db: Connection) -> None:
-        """Begin to count time. As long as no server was there, nothing has told whether the database's clock was set."""
+        """Start the clock. While no server was running, a change of the database's clock was not detected."""
         for _ in range(CLOCK_TRIES):
             asked_ms = self.clock.local_ms()
             now_ms, shift, term, mark = await db.fetchrow(_READ_CLOCK)
@@ -220,14 +220,14 @@ class PostgresStore(PostgresStoreReads):
         raise StorageFailed
 
     def _correct_clock(self, shift: int, term: int) -> None:
-        """Let all servers know that the database's clock was set."""
+        """Correct the shift for all servers, because the database's clock was set."""
         if self._correcting is None:
             log.warning("the clock of the database was set; leases do not go by it", shift_ms=shift, shard=self.shard)
             self._correcting = asyncio.get_running_loop().create_task(self._correct(shift, term), name="penstock-clock")
 
     async def _correct(self, shift: int, term: int) -> None:
         try:
-            with contextlib.suppress(PenstockError):  # until it works, every transaction tries
+            with contextlib.suppress(PenstockError):  # until it succeeds, every transaction tries it
                 await self._ask(lambda db: db.execute(_CORRECT_CLOCK, shift, term))
         finally:
             self._correcting = None
@@ -267,7 +267,7 @@ class PostgresStore(PostgresStoreReads):
         self._quotas.disconnect()
 
     async def close(self) -> None:
-        """Let go of the shard; what was committed is durable already."""
+        """Close the shard; committed data is durable already."""
         async with self._turns.alone():
             if self._idle:
                 with contextlib.suppress(Exception):
@@ -275,7 +275,7 @@ class PostgresStore(PostgresStoreReads):
             await self._disconnect_all()
 
     async def keep_node(self) -> None:
-        """Take a number for this server's ids, or show that it is still in use. Raises TooMany."""
+        """Acquire a number for this server's ids, or renew it. Raises TooMany."""
         known = self._layout.shards
         for _ in range(NODE_TRIES):
             taken = await self._ask(lambda db: self._take_node(db, known))
@@ -285,12 +285,12 @@ class PostgresStore(PostgresStoreReads):
             raise TooMany(f"There are already {NODES_MAX} servers on this shard. Stop some of them.")
         self.node, self.servers, size = taken
         self._size_bytes = size or 0
-        self.follower.catch_up()  # should a wake-up have been lost
+        self.follower.catch_up()  # in case a notification was lost
         await self._look_further()
 
     async def _take_node(self, db: Connection, known: int) -> Any:
         if self.clock.counted_ms is not None and self.clock.is_known:
-            # A server that is idle would miss corrections, and could not tell them from a clock that was set since.
+            # An idle server would miss corrections, and could not distinguish them from a clock that was set since.
             asked_ms = self.clock.local_ms()
             self.clock.told(Reading(*await db.fetchrow(_LOOK_AT_CLOCK)), asked_ms)
         counted = self.clock.counted_ms
@@ -299,7 +299,7 @@ class PostgresStore(PostgresStoreReads):
         return await db.fetchrow(_TAKE_NODE, self.server, NODE_LEASE_MS, NODES_MAX, known, counted)
 
     async def _look_further(self) -> None:
-        """Look for what falls due earlier than we know: a server may have died that was about to do it.
+        """Read due times that are earlier than the known ones: a server may have stopped before it handled them.
 
         Dead rows that cannot be vacuumed make this slow, see queue_heads.py; then it is done less often.
         """
@@ -329,7 +329,7 @@ class PostgresStore(PostgresStoreReads):
                 raise ours from error
 
     async def refresh(self, db: Connection) -> None:
-        """Read what has changed among the queues, while no transaction of ours is changing them."""
+        """Read the changes of queues, while no transaction of this server changes them."""
         async with self._turns.alone():
             await self.catalog.refresh(db)
 
@@ -339,7 +339,7 @@ class PostgresStore(PostgresStoreReads):
         return term
 
     async def quota_take(self, takes: Sequence[Take]) -> list[int]:
-        self.check_writable(grows=False)  # fail at once instead of waiting for a connection that cannot be made
+        self.check_writable(grows=False)  # fail at once instead of waiting for a connection that cannot be opened
         return await self._quotas.take(takes)
 
     async def key_add(self, key: ApiKey, most: int) -> None:
@@ -352,7 +352,7 @@ class PostgresStore(PostgresStoreReads):
         return known
 
     async def _change_keys(self, change: Callable[[Connection], Awaitable[Any]]) -> Any:
-        """Change keys, on a connection of its own: it may have to wait for another server."""
+        """Change keys, on a separate connection: it may have to wait for another server."""
         db = await connect(self._url)
         try:
             return await change(db)
@@ -385,7 +385,7 @@ class PostgresStore(PostgresStoreReads):
         return PostgresTransaction(self, id_mark, alone=alone)
 
     async def begin(self, *, alone: bool) -> Connection:
-        """Return a connection for writing. ``alone``: there is no other one until ``end`` or ``roll_back``."""
+        """Return a connection for writing. ``alone``: no other transaction is open until ``end`` or ``roll_back``."""
         self.check_writable(grows=False)  # fail at once instead of waiting until the database is reached
         await self._turns.take(alone=alone)
         if not self._idle or self._idle[-1].is_closed():
@@ -397,18 +397,18 @@ class PostgresStore(PostgresStoreReads):
         return self._idle.pop()
 
     def stay_alone(self) -> None:
-        """Keep other transactions out until the one under way ends. Raises RowChanged if there are others already."""
+        """Block new transactions until the current one ends. Raises RowChanged if others are already open."""
         if not self._turns.stay_alone():
-            raise RowChanged("Another transaction of this server is under way.")
+            raise RowChanged("Another transaction of this server is open.")
 
     def end(self, db: Connection) -> None:
-        """Take a connection back."""
-        if db in self._writers:  # otherwise there are new ones by now
+        """Return a connection to the store."""
+        if db in self._writers:  # otherwise there are new connections meanwhile
             self._idle.append(db)
         self._turns.give_back()
 
     async def roll_back(self, db: Connection, error: BaseException) -> None:
-        """Take the connection back after a failure, ready for the next transaction."""
+        """Return the connection after a failure, ready for the next transaction."""
         try:
             if isinstance(error, asyncio.CancelledError) or is_lost(error):
                 self.lost(error)
@@ -421,7 +421,7 @@ class PostgresStore(PostgresStoreReads):
             self.end(db)
 
     async def was_committed(self, finished: Finished, error: BaseException) -> bool | None:
-        """Find out, over a new connection, whether a commit happened whose answer was lost; None if that fails, too."""
+        """Find out, over a new connection, whether a commit with a lost answer happened; None if that fails, too."""
         if not is_lost(error):
             return False
         self.lost(error)
@@ -434,10 +434,11 @@ class PostgresStore(PostgresStoreReads):
         return None
 
     async def _is_there(self, finished: Finished) -> bool | None:
-        """Tell whether a transaction that is over has left its block in the journal; None if it is not over yet.
+        """Return whether a finished transaction has left its block in the journal; None if it is not finished yet.
 
-        That the database says "committed" of its number is not enough: a number that was lost in a crash is given again. Nor is
-        the number of the block: if ours was not committed, another transaction of this server may have it by now.
+        The database's status "committed" of its number is not enough: a number that was lost in a crash is used again. The
+        number of the block is not enough, either: if it was not committed, another transaction of this server may have that
+        number.
         """
         try:
             db = await connect(self._url)
@@ -448,7 +449,7 @@ class PostgresStore(PostgresStoreReads):
                 status = await db.fetchval("select pg_xact_status($1::text::xid8)", finished.xid)
                 if status in ("in progress", "aborted"):
                     return None if status == "in progress" else False
-            except asyncpg.InvalidParameterValueError:  # not given yet: it was lost in a crash
+            except asyncpg.InvalidParameterValueError:  # not used yet: it was lost in a crash
                 return False
             there: bool = await db.fetchval(
                 "select exists (select from journal where block = $1 and server = $2 and body = $3)",
@@ -466,10 +467,10 @@ class PostgresStore(PostgresStoreReads):
     async def sync(self) -> None:
         """Nothing to do: a commit is durable."""
 
-    # Trouble.
+    # Failures.
 
     def failed(self, error: BaseException, *, unknown: bool = False) -> BaseException:
-        """Turn an error of the database into one of ours; others stay what they are."""
+        """Convert an error of the database to a PenstockError; other errors stay the same."""
         ours = translate(error)
         if ours is None:
             return error
@@ -488,7 +489,7 @@ class PostgresStore(PostgresStoreReads):
             writer.terminate()  # its callers have waited long enough
 
     def _no_room(self) -> StorageFull:
-        """Record that a write found no disk space: for a new job, or, if those are refused already, for any write."""
+        """Record that a write found no disk space: for a new job or, if new jobs are already refused, for any write."""
         if self._status.full:
             self._status.writable = False
             self._status.error, self._status.refusal = _NO_ROOM_AT_ALL, _REFUSE_ALL
@@ -498,7 +499,7 @@ class PostgresStore(PostgresStoreReads):
         return StorageFull(_REFUSE_JOBS)
 
     def worked(self) -> None:
-        """Record a commit: if the database is full, there was space in pages that it had before."""
+        """Record a commit: if the database is full, the commit used free space in existing pages."""
         if self._status.full and not self._status.writable:
             self._status.writable = True
             self._status.error, self._status.refusal = _NO_ROOM, _REFUSE_JOBS
@@ -550,7 +551,7 @@ _ID_FLOOR = """
 select greatest(coalesce((select max(id_mark) from (select id_mark from journal order by block desc limit 1000) as recent), 0),
                 coalesce((select max(id) from jobs), 0))
 """
-# The holder of the lead keeps it by renewing it in time; a new holder begins a new term.
+# The leader keeps its role by renewing it in time; a new leader begins a new term.
 _LEAD = """
 insert into leases as l (name, holder, term, until) values ($1, $2, 1, coalesce($4, clock_ms()) + $3)
 on conflict (name) do update set holder = $2, until = excluded.until, term = l.term + (l.holder <> $2)::int
@@ -561,7 +562,7 @@ _STORES_KNOWN = "select stores from nodes where until > coalesce($1, clock_ms())
 _LOOK_AT_CLOCK = "select clock_ms(), clock_shift, clock_term from catalog"
 _READ_CLOCK = "select clock_ms(), clock_shift, clock_term, counted from catalog, lease_mark"
 _CORRECT_CLOCK = "update catalog set clock_shift = $1, clock_term = clock_term + 1 where clock_term = $2"
-# The number of a server that has been silent for long is free again.
+# The number of a server that has not renewed it for long is free again.
 _TAKE_NODE = """
 insert into nodes as o (node, server, until, stores)
 select f.node, $1, f.at + $2, $4 from (

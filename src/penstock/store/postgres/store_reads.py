@@ -1,4 +1,4 @@
-"""What the store on PostgreSQL reads outside of transactions."""
+"""Reads of the PostgreSQL store outside of transactions."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class PostgresStoreReads(CatalogReads[PostgresCatalog]):
         self._status.check(grows=grows)
 
     async def _read(self, read: Callable[[Connection], Awaitable[Any]]) -> Any:
-        self.check_writable(grows=False)  # fail at once instead of waiting for a connection that cannot be made
+        self.check_writable(grows=False)  # fail at once instead of waiting for a connection that cannot be opened
         if self._readers is None:
             raise StorageFailed
         try:
             async with self._readers.acquire() as db:
                 try:
                     return await read(db)
-                except Exception as error:  # a connection that is ended while it is being used may break in any way
+                except Exception as error:  # a connection that is closed while it is being used may raise any error
                     if db.is_closed():
                         raise StorageFailed from error
                     raise

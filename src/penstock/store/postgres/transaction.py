@@ -1,6 +1,6 @@
-"""One transaction on a PostgreSQL shard, in as few round trips as there are things to ask.
+"""One transaction on a PostgreSQL shard, with as few round trips as possible.
 
-Each topic has its methods in a module of its own, see ``store/contract``.
+Each topic has its methods in its own module, see ``store/contract``.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _FINISH = "select * from finish($1::int[], $2, $3::int[], $4, $5, $6, $7, $8, $9
 
 
 class Finished(NamedTuple):
-    """What a transaction leaves in the journal once it is committed."""
+    """The entry of a transaction in the journal, after its commit."""
 
     number: int  #: of its block
     xid: str  #: the database's own number of the transaction
     block: JournalBlock
-    body: bytes  #: the same, as it is stored
+    body: bytes  #: the same, in stored form
 
 
 class PostgresTransaction(
@@ -75,19 +75,19 @@ class PostgresTransaction(
         self._store = store
         self._alone = alone
         self._id_mark = id_mark
-        self.freed: set[int] = set()  # nothing is ever put aside: the database guards its own pages
+        self.freed: set[int] = set()  # always empty: no row is quarantined, because the database checks its own pages
         self.wrote = False
         self.block: JournalBlock | None = None
         self._groups = PostgresJobGroups(self._settings_of)
         self._emptied: set[int] = set()
         self._booked = Horizon()
-        self._fronts: set[int] = set()  #: queues in which a job got to a place that others may take for empty
+        self._fronts: set[int] = set()  #: queues in which a job got a position that other servers may count as empty
         self._new_crons = 0
         self._webhooks_changed = False
-        self._changed: set[int] = set()  #: queues that others have to read again
+        self._changed: set[int] = set()  #: queues that other servers must read again
         self._finished: Finished | None = None
-        self._announced: set[int] = set()  #: queues to which this gives a ready list
-        self._unlisted: set[int] = set()  #: queues that must not have got one since this began
+        self._announced: set[int] = set()  #: queues that get a ready list in this transaction
+        self._unlisted: set[int] = set()  #: queues that must not have got a ready list since it began
 
     async def __aenter__(self) -> Self:
         store = self._store
@@ -101,7 +101,7 @@ class PostgresTransaction(
             if queues:
                 self.hot = dict(zip(queues, epochs, strict=True))
             if queues or store.listed:
-                # What was on a list that is gone has its old place back, before the journal tells.
+                # Jobs of a removed list are back in their old positions before the journal reports it.
                 for queue in store.listed.difference(queues):
                     store.fronts.forget(queue)
                 store.listed = set(queues)
@@ -149,7 +149,7 @@ class PostgresTransaction(
         self._catalog.apply(self._deltas)
         self._catalog.crons += self._new_crons
         self._catalog.bring_forward(self._booked)
-        for queue in self._fronts:  # once more: another transaction may have read before this commit
+        for queue in self._fronts:  # again, because another transaction may have read before this commit
             store.fronts.forget(queue)
         if self._finished is not None:
             number, _, block, _ = self._finished

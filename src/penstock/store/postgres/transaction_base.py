@@ -1,4 +1,4 @@
-"""What the topics of a transaction on a PostgreSQL shard share."""
+"""Code that the topics of a transaction on a PostgreSQL shard share."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ LOCK = "select pg_advisory_xact_lock($1, $2)"
 
 
 def changed_rows(status: str) -> int:
-    """Return the number of rows that a statement says it changed."""
+    """Return the number of rows that a statement changed."""
     return int(status.rpartition(" ")[2])
 
 
 class PostgresTransactionBase(TransactionBase["PostgresCatalog"]):
-    """Base of the topics: the catalog, the version of it, and guarded writes."""
+    """Base of the topics: the catalog, its version, and guarded writes."""
 
     now_ms: int
     steady_ms: int
@@ -40,15 +40,15 @@ class PostgresTransactionBase(TransactionBase["PostgresCatalog"]):
     _store: PostgresStore
     _groups: PostgresJobGroups
     _booked: Horizon
-    _fronts: set[int]  #: queues in which a job got to a place that others may take for empty
+    _fronts: set[int]  #: queues in which a job got a position that other servers may count as empty
     _new_crons: int
     _webhooks_changed: bool
-    _changed: set[int]  #: queues that others have to read again
+    _changed: set[int]  #: queues that other servers must read again
     _emptied: set[int]
     _known: int
     _young: int
-    _announced: set[int]  #: queues to which this gives a ready list
-    _unlisted: set[int]  #: queues that must not have got one since this began
+    _announced: set[int]  #: queues that get a ready list in this transaction
+    _unlisted: set[int]  #: queues that must not have got a ready list since it began
 
     def _settings_of(self, queue: int) -> QueueSettings:
         known = self._catalog.by_number.get(queue)
@@ -58,7 +58,7 @@ class PostgresTransactionBase(TransactionBase["PostgresCatalog"]):
         number = self._catalog.namespaces.get(name)
         if number is None:
             opened: int | None = await self._db.fetchval(_OPEN_NAMESPACE, name)
-            if opened is None:  # another server made it a moment ago, and this statement could not see it yet
+            if opened is None:  # another server created it just before, and this statement could not see it yet
                 raise RowChanged
             number = self._add_namespace(name, opened)
         return number
@@ -80,7 +80,7 @@ class PostgresTransactionBase(TransactionBase["PostgresCatalog"]):
         return version
 
     async def _guarded(self, statement: str, parameters: Sequence[Any], expected: int, what: str = "rows") -> None:
-        """Run a write that must change so many rows."""
+        """Run a write that must change exactly this many rows."""
         self.wrote = True
         changed = changed_rows(await self._db.execute(statement, *parameters))
         if changed != expected:

@@ -1,4 +1,4 @@
-"""Who may work on a shard right now: several transactions of this server at once, or one that is alone."""
+"""Slots for the transactions of this server on a shard: several at once, or one exclusive one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 class TransactionSlots:
-    """First come, first served. What changes the catalog must be alone: it is in memory, and others would see it too early."""
+    """First come, first served.
+
+    A change of the catalog needs an exclusive slot: it is in memory, and others would see it too early.
+    """
 
     def __init__(self, lanes: int) -> None:
         self._lanes = lanes
@@ -21,7 +24,7 @@ class TransactionSlots:
         self._line: deque[tuple[asyncio.Future[None], bool]] = deque()
 
     async def take(self, *, alone: bool = False) -> None:
-        """Wait for a turn; ``alone``: until nobody else has one. ``give_back`` ends it."""
+        """Wait for a slot; ``alone``: until no other one is taken. ``give_back`` returns it."""
         if not self._line and self._has_room(alone=alone):
             self._enter(alone=alone)
             return
@@ -34,26 +37,26 @@ class TransactionSlots:
             if mine in self._line:
                 self._line.remove(mine)
                 self._call()
-            else:  # we were let in at the same moment
+            else:  # it got the slot at the same time
                 self.give_back()
             raise
 
     def stay_alone(self) -> bool:
-        """Let nobody else in until the turn that is under way ends; False if there is more than one."""
+        """Block new slots until the current transaction ends; return False if several are taken."""
         if self._under_way > 1:
             return False
         self._alone = True
         return True
 
     def give_back(self) -> None:
-        """End a turn."""
+        """Return a slot."""
         self._under_way -= 1
         self._alone = False
         self._call()
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """Have a turn alone."""
+        """Take an exclusive slot."""
         await self.take(alone=True)
         try:
             yield

@@ -1,4 +1,4 @@
-"""Webhooks in PostgreSQL: few and asked for often, so every server has all of them in memory too."""
+"""Webhooks in PostgreSQL: few and read often, so every server also has all of them in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Penstock keeps in Redis: never the only copy of anything."""
+"""Data of Penstock in Redis: never the only copy."""
 
 from penstock.store.redis.buffer_copies import BufferCopies
 from penstock.store.redis.connect import RedisLink

@@ -1,7 +1,7 @@
-"""Copies of the enqueue buffers in Redis, so that other servers can store what a server has promised and did not live to store.
+"""Copies of the enqueue buffers in Redis, so that other servers can store the answered pushes of a server that has stopped.
 
-Each server's log has one: a sorted set of its records by number. Its owner shows that it lives. Redis may lose all of it: the
-log on the owner's disk is what counts.
+Each server's log has one: a sorted set of its records by number, with a key that its owner renews. Redis may lose all of it:
+the log on the owner's disk is authoritative.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from penstock.store.redis.connect import RedisLink
 
-#: Without a sign of life for so long, others store what an owner has promised (ms).
+#: Without a renewal for this long (ms), other servers store the owner's answered pushes.
 OWNER_MS: Final = 10_000
 _NUMBER_BYTES: Final = 8
 
@@ -40,7 +40,10 @@ return found
 
 
 class BufferCopies:
-    """Of one shard. ``identity`` tells its keys from those of other shards. All may raise FastPathFailed."""
+    """The copies of one shard.
+
+    ``identity`` separates its keys from those of other shards. All methods may raise FastPathFailed.
+    """
 
     def __init__(self, link: RedisLink, identity: Callable[[], str]) -> None:
         self._link = link
@@ -55,22 +58,22 @@ class BufferCopies:
         return [start, f"{start}:owner:{wal}", f"{start}:records:{wal}"]
 
     async def keep(self, wal: int, records: Sequence[LogRecord]) -> None:
-        """Keep copies of records, and show that their owner lives."""
+        """Store copies of records, and renew the owner's key."""
         parts: list[int | bytes] = [wal, OWNER_MS]
         for number, body in records:
             parts += (number, number.to_bytes(_NUMBER_BYTES) + body)
         await self._run(self._keep, wal, parts)
 
     async def forget(self, wal: int, number: int) -> None:
-        """Forget the records up to a number: they are stored."""
+        """Delete the records up to a number, because they are stored."""
         await self._run(self._forget, wal, [wal, number])
 
     async def orphans(self) -> list[int]:
-        """Return the logs whose owners show no sign of life."""
+        """Return the logs whose owners have not renewed their keys."""
         return [int(wal) for wal in await self._run(self._orphans, "", [])]
 
     async def read(self, wal: int, limit: int) -> list[LogRecord]:
-        """Return the first records of a log that are here."""
+        """Return the first records of a log in Redis."""
         found: list[bytes] = await self._run(self._read, wal, [limit])
         return [LogRecord(int.from_bytes(each[:_NUMBER_BYTES]), each[_NUMBER_BYTES:]) for each in found]
 

@@ -1,4 +1,4 @@
-"""Connections to Redis, to one server or to whoever its Sentinels say is the master."""
+"""Connections to Redis: to one server, or to the current master of its Sentinels."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 log = structlog.get_logger("penstock.redis")
 
 CONNECT_S: Final = 1.0
-#: A Redis that does not answer for so long is done without.
+#: A Redis that does not answer for this long is not used.
 ANSWER_S: Final = 1.0
 SENTINEL_PORT: Final = 26379
 
 
 class RedisLink:
-    """Runs commands, and knows which server answers them. Every trouble is a FastPathFailed: nobody may depend on Redis.
+    """Runs commands, and records which server answers them. Every failure is a FastPathFailed: callers must work without Redis.
 
-    ``url``: see the setting ``redis``. A command is never sent twice: what it did may have happened although no answer came.
+    ``url``: see the setting ``redis``. A command is never sent twice: it may have run although no answer came.
     """
 
     def __init__(self, url: str, clock: Clock) -> None:
         self.breaker = Breaker(clock)
-        self.master: str | None = None  #: the run id of the server: another one knows another past
+        self.master: str | None = None  #: the run id of the server: another one has other data
         self._redis, self._sentinels = _clients(url)
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         for client in (self._redis, *self._sentinels):
             await client.aclose()
 
@@ -50,7 +50,7 @@ class RedisLink:
         return self._redis.register_script(text)
 
     async def check(self) -> str:
-        """Ask who answers; return the run id. Raises FastPathFailed."""
+        """Read the run id of the server. Raises FastPathFailed."""
         found: dict[str, Any] = await self.run(lambda: self._redis.info("server"))
         run_id = str(found["run_id"])
         if run_id != self.master:
@@ -59,13 +59,13 @@ class RedisLink:
         return run_id
 
     async def run(self, ask: Callable[[], Awaitable[Any]]) -> Any:
-        """Ask something. Raises FastPathFailed, at once while Redis is known to be in trouble."""
+        """Run a command. Raises FastPathFailed, at once while Redis is known to be failing."""
         if not self.breaker.allows():
-            raise FastPathFailed("Redis is left alone for a moment, after a failure.")
+            raise FastPathFailed("Redis is not used for a moment, after a failure.")
         try:
             answer = await ask()
         except (RedisError, OSError, TimeoutError) as error:
-            self.master = None  # whoever answers next is to be asked who it is
+            self.master = None  # the run id must be read again from the next server
             self.breaker.failed()
             await self._hang_up()
             log.warning("redis failed: going on without it", error=str(error) or type(error).__name__)
@@ -74,13 +74,13 @@ class RedisLink:
         return answer
 
     async def _hang_up(self) -> None:
-        """Close the connections, so that the next command finds the server that is the master then."""
+        """Close the connections, so that the next command connects to the current master."""
         pool = self._redis.connection_pool
         await pool.disconnect(inuse_connections=False)
 
 
 def _clients(url: str) -> tuple[Redis, list[Redis]]:
-    """Return what speaks to the master, and what speaks to the Sentinels, if there are any."""
+    """Return the client of the master, and the clients of the Sentinels, if there are any."""
     options: dict[str, Any] = {
         "socket_connect_timeout": CONNECT_S,
         "socket_timeout": ANSWER_S,
@@ -109,7 +109,7 @@ def _clients(url: str) -> tuple[Redis, list[Redis]]:
         guards = Sentinel(sentinels, sentinel_kwargs=asking)  # type: ignore[no-untyped-call]
         master = guards.master_for(parts.path.strip("/"), db=int(query.get("db", "0")), **options)
         return master, guards.sentinels
-    except ValueError:  # its text may hold a part of the password
+    except ValueError:  # its text may contain a part of the password
         raise ConfigInvalid(
             "The address given by --redis is not right. Check its port and the number of its database, and percent-encode "
             "special characters in its password, such as / as %2F."

@@ -1,13 +1,13 @@
-"""Ready lists: the next jobs of hot queues, leased to the servers already, to be handed out without asking the database.
+"""Ready lists: the next jobs of hot queues, already leased to the servers, to be delivered without a query of the database.
 
-All servers of a shard share them. A list holds the best jobs of its queue, in order: priority, then place in line. A job that
-gets ready later and stands before one in the list is *offered*: from then on nothing behind it is handed out until somebody has
-fetched it from the database.
+All servers of a shard share them. A list contains the best jobs of its queue, in order: priority, then position. A job that
+becomes ready later and comes before one in the list is *offered*: from then on no job behind it is delivered until a server
+has fetched it from the database.
 
-Everything here belongs to a generation, a number that the database gives. Should Redis lose anything, or somebody no longer be
-sure what it has, the generation is given up, and nobody looks at it again: see ``engine.prefetch``.
+Everything here belongs to a generation, a number that the database assigns. If Redis loses data, or a server is not sure
+about its own data, the generation is ended, and no server reads it again: see ``engine.prefetch``.
 
-Whoever fetches jobs for a list, or takes them back, holds its lock; one whose lock ran out is refused.
+A server that fetches jobs for a list, or takes them back, holds its lock; a server whose lock has expired is refused.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
     Script = Callable[..., Awaitable[Any]]
 
-#: What nobody looks at any more is gone after this long (s).
+#: Keys that are no longer read expire after this long (s).
 KEEP_S: Final = 3_600
-#: How long somebody may take to fetch jobs for a list (ms).
+#: How long a server may take to fetch jobs for a list (ms).
 LOCK_MS: Final = 5_000
 
 _ALIVE = """
 if redis.call('get', KEYS[1]) ~= ARGV[1] then return false end
 """
-# Take the lock: 0 if somebody else has it, else 1, how many the list has, and the number of offers so far.
+# Take the lock: 0 if another server has it, else 1, how many the list has, and the number of offers so far.
 _PLAN = """
 if not redis.call('set', KEYS[5], ARGV[1], 'nx', 'px', ARGV[2]) then return {0} end
 return {1, redis.call('zcard', KEYS[2]), tonumber(redis.call('hget', KEYS[4], 'offers') or '0')}
 """
-# Add jobs, and forget the offers that were made before they were fetched: these are among them, or gone.
+# Add jobs, and delete the offers that were made before they were fetched: these are among them, or gone.
 _FILL = """
 if redis.call('get', KEYS[5]) ~= ARGV[2] then return -1 end
 if redis.call('get', KEYS[1]) ~= ARGV[1] then return false end
@@ -97,7 +97,7 @@ redis.call('expire', KEYS[4], ARGV[3])
 redis.call('expire', KEYS[6], ARGV[3])
 return 1
 """
-# Take everything out and keep the lock, whoever had it: what is being fetched for this list now is refused.
+# Take all jobs and keep the lock, whichever server had it: jobs that are being fetched for this list now are refused.
 _DRAIN = (
     _ALIVE.replace("return false", "return {2}")
     + """
@@ -110,7 +110,7 @@ table.insert(bodies, 1, 1)
 return bodies
 """
 )
-# Take some jobs out that are meant by somebody: which of them were there.
+# Remove some jobs that a request names: which of them were there.
 _REMOVE = """
 local found = {}
 for _, member in ipairs(ARGV) do
@@ -135,16 +135,16 @@ class ListLock(NamedTuple):
     """The lock of a list."""
 
     holder: str
-    length: int  #: jobs in it
-    offers: int  #: made so far
+    length: int  #: number of its jobs
+    offers: int  #: number of offers so far
 
 
 class Taken(NamedTuple):
-    """What was taken from a list."""
+    """Jobs that were taken from a list."""
 
     jobs: list[Delivery]
     left: int
-    overtaken: bool  #: a better one is in the database
+    overtaken: bool  #: a better job is in the database
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -152,12 +152,15 @@ _decode = msgspec.msgpack.Decoder(_Entry).decode
 
 
 def place_of(job: Job) -> str:
-    """Spell a job's place in line so that texts sort as jobs do."""
+    """Return a job's position as text, so that texts sort as jobs do."""
     return f"{0x7FFFFFFF - job.priority:08x}{job.position + (1 << 63):016x}"
 
 
 class ReadyLists:
-    """The lists of one shard. ``identity`` tells its keys from those of other shards. All may raise FastPathFailed."""
+    """The lists of one shard.
+
+    ``identity`` separates its keys from those of other shards. All methods may raise FastPathFailed.
+    """
 
     def __init__(self, link: RedisLink, identity: Callable[[], str]) -> None:
         self._link = link
@@ -173,7 +176,7 @@ class ReadyLists:
 
     @property
     def link(self) -> RedisLink:
-        """How Redis is reached."""
+        """The connection to Redis."""
         return self._link
 
     def _keys(self, generation: int, queue: int) -> list[str]:
@@ -181,19 +184,19 @@ class ReadyLists:
         return [f"{start}:alive", *(f"{start}:{queue}:{part}" for part in ("order", "jobs", "state", "lock", "offers"))]
 
     async def plan(self, generation: int, queue: int, holder: str) -> ListLock | None:
-        """Take the lock of a list; None if somebody else has it."""
+        """Take the lock of a list; None if another server has it."""
         answer = await self._run(self._plan, generation, queue, [holder, LOCK_MS])
         return ListLock(holder, answer[1], answer[2]) if answer[0] else None
 
     async def begin(self, generation: int) -> None:
-        """Begin a generation of which nothing is in Redis yet."""
+        """Start a generation without any data in Redis."""
         run_id = await self._run_id()
         await self._run(self._begin, generation, 0, [run_id, KEEP_S])
 
     async def fill(
         self, generation: int, queue: int, plan: ListLock, jobs: Sequence[Delivery], *, now_ms: int
     ) -> int | None:
-        """Add jobs and give the lock back; return how many there are now, None if it was taken from us: nothing was added.
+        """Add jobs and release the lock; return the new number of jobs, None if the lock was lost: nothing was added.
 
         Raises FastPathFailed if Redis has lost the lists.
         """
@@ -215,15 +218,15 @@ class ReadyLists:
         return Taken([_read(body) for body in bodies], left, bool(overtaken))
 
     async def offer(self, generation: int, queue: int, place: str) -> None:
-        """Have nothing handed out that stands behind a place before the database was asked."""
+        """Stop the delivery of jobs behind a position until the database was queried."""
         await self._run(self._offer, generation, queue, ["", place, KEEP_S])
 
     async def drain(
         self, generation: int, queue: int, holder: str, filled_before_ms: int, *, known: bool
     ) -> list[Delivery] | None:
-        """Take everything out and the lock with it; None if the list was filled since then.
+        """Take all jobs, and the lock; None if the list was filled since then.
 
-        ``known``: the database has this list. Raises FastPathFailed if Redis does not.
+        ``known``: the database has this list. Raises FastPathFailed if Redis does not have it.
         """
         answer = await self._run(self._drain, generation, queue, [await self._run_id(), holder, LOCK_MS, filled_before_ms])
         done, *bodies = answer
@@ -232,12 +235,12 @@ class ReadyLists:
         return [_read(body) for body in bodies] if done else None
 
     async def remove(self, generation: int, queue: int, jobs: Sequence[Job]) -> set[int]:
-        """Take some jobs off a list; return the ids of those that were on it, so that nobody has had them."""
+        """Remove some jobs from a list; return the ids of those that were on it, so that they were not delivered."""
         members = {_member(job).encode(): job.id for job in jobs}
         return {members[each] for each in await self._run(self._remove, generation, queue, list(members))}
 
     async def unlock(self, generation: int, queue: int, holder: str) -> None:
-        """Give a lock back."""
+        """Release a lock."""
         await self._run(self._unlock, generation, queue, [holder])
 
     async def _run_id(self) -> str:

@@ -1,4 +1,4 @@
-"""Backups of a file store: a committed point in a directory of its own, with a manifest that says what must be in it.
+"""Backups of a file store: a committed point in a separate directory, with a manifest of its contents.
 
 ::
 
@@ -7,8 +7,8 @@
 
     BACKUP/shard-N/         of several shards, each has these two files
 
-A backup is taken by a process of its own that reads the file as SQLite allows several to do. It needs no server, and holds up
-none. It gets its name when it is complete and was checked; before that it is called ``BACKUP.partial``.
+A separate process takes a backup. It reads the file, which SQLite allows several processes to do. It needs no server, and
+delays none. The backup gets its name when it is complete and was checked; before that its name is ``BACKUP.partial``.
 """
 
 from __future__ import annotations
@@ -41,31 +41,31 @@ FORMAT: Final = 1
 #: The backup of a shard is in a directory of this name and its number.
 _PART: Final = "shard-"
 _READ_BYTES: Final = 4 * MEBIBYTE
-#: How often a mark that moves on while it is looked at is read again.
+#: How often a mark that changes while it is read is read again.
 _LOOKS: Final = 5
 _COUNTED: Final = ("jobs", "payloads", "queues", "crons", "webhooks", "api_keys", "quarantine")
 
 Progress = Callable[[str, int, int], None]
-"""Gets the step, and how much of it is done, of how much."""
+"""Called with the step, how much of it is done, and its total."""
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """What a file holds."""
+    """The contents of a file."""
 
-    identity: str  #: of the store; empty: made before stores had one
+    identity: str  #: of the store; empty: created before stores had an identity
     epoch: int
     journal_next: int  #: number of the next event: all events below it are in the backup
-    journal_at: int  #: wall clock of the newest event, ms; 0: there is none
+    journal_at: int  #: wall clock of the newest event, ms; 0: no event
     schema: int
     rows: dict[str, int]  #: by table
-    damaged: int  #: jobs whose checksum does not match: they were damaged in the store already
+    damaged: int  #: jobs whose checksum does not match: they were already damaged in the store
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What a backup must hold."""
+    """What a backup must contain."""
 
     format: int
-    penstock: str  #: version that made it
+    penstock: str  #: version that created it
     taken_at: int  #: wall clock, ms
     bytes: int
     sha256: str
@@ -77,8 +77,8 @@ def take_all(
 ) -> list[Manifest]:
     """Back up the stores of all shards into a new directory ``target``: all of them or none. See ``take``.
 
-    Each shard has a point in time of its own, which is right as long as no queue moves from one to another. So a rebalance that
-    is under way, or that began meanwhile, makes it fail. Raises ConfigInvalid then, and what ``take`` raises.
+    Each shard has its own point in time, which is correct as long as no queue moves between shards. So it fails during a
+    rebalance, or if one has started meanwhile. Raises ConfigInvalid then, and what ``take`` raises.
     """
     if len(directories) == 1:
         return [take(directories[0], target, clock, tells[0], accept_loss=accept_loss)]
@@ -113,9 +113,9 @@ def _check_settled(layouts: Sequence[Layout | None]) -> None:
 
 
 def parts_of(backup: Path) -> list[Path]:
-    """Return where the backups of all shards are, in their order; the directory itself for a backup of one store.
+    """Return the directories of the backups of all shards, in their order; the directory itself for a backup of one store.
 
-    Raises BackupInvalid if some are missing, or if one is not of the shard that its name says.
+    Raises BackupInvalid if some are missing, or if one belongs to another shard than the one in its name.
     """
     found = {path.name.removeprefix(_PART): path for path in backup.glob(f"{_PART}*")}
     if not found or (backup / MANIFEST_NAME).exists():
@@ -140,7 +140,7 @@ def parts_of(backup: Path) -> list[Path]:
 
 
 def layout_of(part: Path) -> Layout | None:
-    """Return which of how many shards a backup is of; None if its store does not say. Raises BackupInvalid."""
+    """Return the layout in a backup; None if its store has none. Raises BackupInvalid."""
     path = part / FILE_NAME
     try:
         db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_NOMUTEX)
@@ -158,10 +158,10 @@ def layout_of(part: Path) -> Layout | None:
 
 
 def take(directory: Path, target: Path, clock: Clock, tell: Progress, *, accept_loss: bool = False) -> Manifest:
-    """Back up the store of a data directory into a new directory ``target``, while servers go on.
+    """Back up the store of a data directory into a new directory ``target``, while servers run.
 
-    Raises ConfigInvalid (no store there, or a target that is in use), StoreIncompatible (not ours, newer, or behind its mark
-    unless ``accept_loss``), StorageFull (no room), BackupInvalid (what was copied is damaged), StorageFailed.
+    Raises ConfigInvalid (no store there, or a target that is in use), StoreIncompatible (another program's, newer, or behind
+    its mark unless ``accept_loss``), StorageFull (no room), BackupInvalid (the copied data is damaged), StorageFailed.
     """
     restore_plan.check_none(directory)
     path = directory / FILE_NAME
@@ -229,7 +229,7 @@ def _take(directory: Path, partial: Path, clock: Clock, tell: Progress, *, accep
 
 
 def _open_source(directory: Path) -> apsw.Connection:
-    """Open a file that a server may be using. Nothing is written to it; SQLite notes there that it is being read."""
+    """Open a file that a server may be using. Nothing is written to it; SQLite records there that it is being read."""
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX
     db = apsw.Connection(str(directory / FILE_NAME), flags=flags)
     db.set_busy_timeout(10_000)
@@ -238,9 +238,9 @@ def _open_source(directory: Path) -> apsw.Connection:
 
 
 def _close_source(db: apsw.Connection, directory: Path, *, had_log: bool) -> None:
-    """Close the file. If its server has died meanwhile, or had before, its log stays as it is for the next one.
+    """Close the file. If its server has stopped meanwhile or before, its log stays as it is for the next one.
 
-    So does a log that was there and is empty: a server that finds none after a crash takes it for lost.
+    An empty log stays, too: a server that finds no log after a crash treats it as lost.
     """
     log_path = directory / f"{FILE_NAME}-wal"
     if log_path.exists() and (had_log or log_path.stat().st_size):
@@ -249,13 +249,13 @@ def _close_source(db: apsw.Connection, directory: Path, *, had_log: bool) -> Non
 
 
 def _check_mark(db: apsw.Connection, directory: Path, *, accept_loss: bool) -> None:
-    """Refuse a store that has lost something. The mark is read first: whatever it says was committed by then."""
+    """Refuse a store that has lost data. The mark is read first: everything up to its position was committed by then."""
     log_path = directory / f"{FILE_NAME}-wal"
     for _ in range(_LOOKS):
         before = sync_mark.read(directory)
         size = log_path.stat().st_size if log_path.exists() else None
         salts = sync_mark.salts_of(log_path)
-        list(db.execute("select count(*) from sqlite_schema"))  # makes SQLite look at the log
+        list(db.execute("select count(*) from sqlite_schema"))  # makes SQLite read the log
         found = sync_mark.look(db, size, salts, wal_check.replayed_frames(db))
         if sync_mark.what_is_missing(before, found) is None:
             return
@@ -279,9 +279,7 @@ def verify(backup: Path, tell: Progress) -> Manifest:
         )
     found = look(path, tell)
     if found != manifest.contents:
-        raise BackupInvalid(
-            f"{path} does not hold what its manifest says: {found}, not {manifest.contents}. Use another backup."
-        )
+        raise BackupInvalid(f"{path} does not match its manifest: {found}, not {manifest.contents}. Use another backup.")
     return manifest
 
 
@@ -300,7 +298,7 @@ def read_manifest(backup: Path) -> Manifest:
 
 
 def look(path: Path, tell: Progress) -> Contents:
-    """Check a file that nobody else uses, down to the checksum of each job, and count what is in it. Raises BackupInvalid."""
+    """Check a file that no other process uses, including the checksum of each job, and count its rows. Raises BackupInvalid."""
     db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_NOMUTEX)
     try:
         tell("checked", 0, 1)
@@ -331,7 +329,7 @@ def _damaged(db: apsw.Connection, jobs: int, tell: Progress) -> int:
     while True:
         try:
             row = next(cursor, None)
-        except UnicodeDecodeError:  # text that is none
+        except UnicodeDecodeError:  # invalid text
             damaged += 1
             continue
         if row is None:
@@ -355,7 +353,7 @@ def _digest(path: Path, tell: Progress) -> tuple[int, str]:
 
 
 def copy_checked(source: Path, target: Path, manifest: Manifest, tell: Progress) -> None:
-    """Copy a file of a backup and compare what was written with the manifest. Raises BackupInvalid, OSError."""
+    """Copy a file of a backup and compare the written file with the manifest. Raises BackupInvalid, OSError."""
     with contextlib.suppress(FileNotFoundError):
         target.unlink()
     fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""Reads the file in bulk, on a read-only connection in another process. A snapshot is one statement in one read transaction."""
+"""Bulk reads of the file, on a read-only connection in another process. A snapshot is one statement in one read transaction."""
 
 from __future__ import annotations
 

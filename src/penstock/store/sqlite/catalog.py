@@ -1,4 +1,4 @@
-"""The catalog of the SQLite store: there is one writer, so what it says is exact."""
+"""The catalog of the SQLite store: there is one writer, so it is exact."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SqliteCatalog(catalog.Catalog):
         self.look_ahead(db)
 
     def recount(self, db: apsw.Connection) -> None:
-        """Count all jobs anew."""
+        """Count all jobs again."""
         self.total = empty_tally()
         for number in self.tallies:
             self.tallies[number] = empty_tally()
@@ -50,7 +50,7 @@ class SqliteCatalog(catalog.Catalog):
                     self.total[state] += count
 
     def look_ahead(self, db: apsw.Connection) -> None:
-        """Find out from the file what falls due next."""
+        """Read the next due times from the file."""
         row = next(iter(db.execute(_NEXT_MOMENTS)))
         horizon = self.horizon
         horizon.due_ms, horizon.job_expiry_ms, horizon.lease_expiry_ms, horizon.cron_ms, unfollowed = row

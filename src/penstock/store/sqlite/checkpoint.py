@@ -1,8 +1,9 @@
-"""Moves what is in the write-ahead log into the main file, without holding up the event loop.
+"""Moves the write-ahead log into the main file, without blocking the event loop.
 
-SQLite would do this inside a commit, on the event loop, with two fsyncs. Here a second connection does it in a thread, in two
-steps: first alongside the writer, which takes care of nearly everything, then the short rest while new transactions wait a
-moment (they gather into one batch meanwhile). After the second step the log starts again from its beginning and stays small.
+SQLite would do this inside a commit, on the event loop, with two fsyncs. Here a second connection does it in a thread, in
+two steps: the first step runs beside the writer and copies nearly all pages. The second step copies the short rest while new
+transactions wait briefly (they gather into one batch meanwhile). After the second step the log starts again from its
+beginning and stays small.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ log = structlog.get_logger("penstock.store")
 
 
 class Checkpointer:
-    """Watches the size of the log. ``connect`` opens a connection of its own, used in its thread only."""
+    """Checks the size of the log. ``connect`` opens a separate connection, used only in its thread."""
 
     def __init__(self, connect: Callable[[], apsw.Connection], thread: ThreadPoolExecutor, pages: int) -> None:
         self.finishing = False
@@ -35,7 +36,7 @@ class Checkpointer:
         self.when_done: Callable[[], None] = lambda: None  #: called before the next commit
 
     def log_has(self, pages: int) -> None:
-        """Hear after each commit how many pages the log holds."""
+        """Record the number of pages in the log after each commit."""
         if pages < self._pages:
             self._next_at = self._pages
         elif pages >= self._next_at and self._task is None:
@@ -43,7 +44,7 @@ class Checkpointer:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="penstock-checkpoint")
 
     def every(self, pages: int) -> None:
-        """Change how many pages the log may hold."""
+        """Change the number of pages that the log may have."""
         self._pages = self._next_at = pages
 
     async def finished(self) -> None:
@@ -51,7 +52,7 @@ class Checkpointer:
         await self._done.wait()
 
     async def close(self) -> None:
-        """Wait for a checkpoint under way and close the connection."""
+        """Wait for a checkpoint in progress and close the connection."""
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
         if self._db is not None:
@@ -71,13 +72,13 @@ class Checkpointer:
                 self.when_done()
                 self._done.set()
         except apsw.Error as error:
-            # The log just stays longer; the writer notices a broken disk by itself.
+            # The log only stays longer; the writer detects a failing disk without this.
             log.warning("checkpoint failed", error=str(error))
         finally:
             self._task = None
 
     def _step(self) -> None:
-        """Copy everything that was in the log when the step began."""
+        """Copy all pages that were in the log when the step began."""
         if self._db is None:
             self._db = self._connect()
         self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)

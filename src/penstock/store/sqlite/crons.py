@@ -41,7 +41,7 @@ _decode_plan = msgspec.msgpack.Decoder(CronPlan).decode
 
 
 def read(db: apsw.Connection, statement: str, parameters: tuple[Any, ...]) -> list[CronRecord]:
-    """Read crons. A damaged one is left out: it must not keep the others from their ticks."""
+    """Read crons. A damaged one is left out: it must not stop the ticks of the others."""
     found = []
     for number, namespace, name, plan, next_run, executions in db.execute(statement, parameters):
         try:

@@ -1,8 +1,8 @@
-"""What the SQLite store does about a full disk: it refuses new jobs, and gives back its reserve for everything else.
+"""Handling of a full disk in the SQLite store: it refuses new jobs, and releases its reserve for all other writes.
 
-The reserve is given back in parts, one for each write that found no room. New jobs are taken again once all of it is held again
-and there is room besides. A start finds the reserve as the last process has left it: a disk that was full then still is, unless
-there is room now.
+The reserve is released in parts, one for each write that found no room. New jobs are accepted again once the whole reserve
+is restored and there is more free room. A start finds the reserve in the state in which the last process left it: a disk
+that was full then counts as full, unless there is room now.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ _USED_UP: Final = (
 
 
 class DiskSpace:
-    """Watches over one data directory. ``status`` is the store's own; ``when_changed`` is called when it becomes full."""
+    """Manages the space of one data directory.
+
+    ``status`` is the store's own; ``when_changed`` is called when it becomes full.
+    """
 
     def __init__(self, ballast: Ballast, status: StoreStatus, clock: Clock, when_changed: Callable[[], None]) -> None:
         self.ballast = ballast
@@ -45,18 +48,21 @@ class DiskSpace:
 
     @property
     def reserve_bytes(self) -> int | None:
-        """Return how much is in reserve now; None if there is to be none."""
+        """Return the current size of the reserve; None if there is to be none."""
         return self.ballast.bytes if self.ballast.is_wanted else None
 
     def means_full(self, error: apsw.Error | OSError) -> bool:
-        """Tell whether an error is the disk's having no room."""
+        """Return whether an error means that the disk is full."""
         if isinstance(error, OSError):
             return error.errno == errno.ENOSPC
-        # The index of the log is made by other means than writing: SQLite has an error of its own for that.
+        # SQLite creates the index of the log without a write call, and has a separate error for that.
         return isinstance(error, apsw.FullError) or getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE
 
     def secure(self) -> None:
-        """Hold the reserve after a start. Where that is not possible, new jobs are refused: they would use up what is left."""
+        """Restore the reserve after a start.
+
+        If that is not possible, new jobs are refused: they would use up the remaining space.
+        """
         held = self.ballast.hold()
         self._look()
         if not held:
@@ -70,7 +76,7 @@ class DiskSpace:
             )
 
     def refuse(self) -> StorageFull:
-        """Hear that a write found no room; return what to answer if it cannot be tried again."""
+        """Record that a write found no room; return the error for it if it cannot be tried again."""
         given = self.ballast.give_back()
         self._look()
         if not self._status.full:
@@ -80,13 +86,13 @@ class DiskSpace:
         return StorageFull(self._status.refusal, room_made=given)
 
     def worked(self) -> None:
-        """Hear that a write was possible after one that was not."""
+        """Record that a write succeeded after a failed one."""
         self._status.writable = True
         self._status.error = "disk full"
         self._status.refusal = None if self.ballast.is_wanted else _WITHOUT_RESERVE
 
     def regain(self) -> bool:
-        """Hold again what was given back, or more than at the start; True if new jobs can be taken."""
+        """Reserve released parts again, or more than at the start; return True if new jobs can be accepted."""
         held = self.ballast.hold()
         self._look()
         if held and self.ballast.has_room_for_jobs():

@@ -1,4 +1,4 @@
-"""Looks at a data file before anything opens it for writing: what is not ours is refused, and not changed."""
+"""Checks of a data file before it is opened for writing: files of other programs are refused, and not changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _APPLICATION_ID: Final = slice(68, 72)
 
 
 def check_file(path: Path, log_path: Path) -> None:
-    """Refuse a file that is damaged, another program's, or newer. Raises StoreIncompatible. An empty one is fine."""
+    """Refuse a file that is damaged, another program's, or newer. Raises StoreIncompatible. An empty one is allowed."""
     header = _read_header(path)
     if not header:
         return
@@ -54,7 +54,7 @@ def check_version(path: Path, version: int) -> None:
 
 
 def copy_name(path: Path, version: int) -> Path:
-    """Return where the copy of a file of a schema version is kept when it is upgraded."""
+    """Return the path of the copy that an upgrade keeps of a file with an older schema version."""
     return path.with_name(f"{path.name}.schema-{version}")
 
 
@@ -87,4 +87,4 @@ def _has_tables(path: Path) -> bool:
         finally:
             db.close()
     except apsw.Error:
-        return False  # opening it will tell
+        return False  # the error appears when it is opened

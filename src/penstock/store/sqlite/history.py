@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
 
 def read(db: apsw.Connection) -> History:
-    """Return which history a file tells."""
+    """Return the history of a file."""
     return History(*next(iter(db.execute("select identity, epoch from history"))))
 
 
 def raise_epoch(db: apsw.Connection) -> History:
-    """Note that events of the journal were replaced, or may have been, and return the new history.
+    """Record that events of the journal were replaced, or may have been, and return the new history.
 
-    Whoever keeps a place in the journal finds that it is of an earlier epoch. To be called after a backup was put in place and
-    before a server opens it; it may be part of a transaction of the caller.
+    Readers that keep a position in the journal then detect that it belongs to an earlier epoch. Call it after a backup was
+    restored and before a server opens it; it may be part of a transaction of the caller.
     """
     db.execute("update history set epoch = epoch + 1")
     return read(db)

@@ -1,11 +1,13 @@
-"""Groups: jobs of one group run one after the other, and a group that is busy must not hold up the others.
+"""Groups: the jobs of one group run one after the other, and a busy group must not delay the others.
 
-Looking for the next job must not wade through a million jobs of a busy group. So a grouped job that may not run yet is marked
-``blocked`` and sits in another part of the index: claims never see it. Per group, exactly as many waiting jobs are unblocked
-as the group has free places. Whatever changes a group inside a transaction (a push, an ack, a new priority, a cancel, a pause)
-marks it as touched, and every touched group is put right once, before the next claim and before the commit.
+The search for the next job must not step over a million jobs of a busy group. So a grouped job that may not run yet is
+marked ``blocked`` and is in another part of the index: claims do not read it. Per group, the number of unblocked waiting
+jobs equals the number of free places of the group. Every change of a group inside a transaction (a push, an ack, a new
+priority, a cancel, a pause) marks it as touched, and every touched group is updated once, before the next claim and before
+the commit.
 
-The table ``groups`` has a row for each group that is paused or limited. It is only read for queues whose settings say so.
+The table ``groups`` has a row for each group that is paused or limited. It is only read for queues whose settings have
+``limits_groups``.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class SqliteJobGroups(JobGroupChanges):
         self._db = db
 
     def put_right(self, steady_ms: int) -> None:
-        """Unblock the first jobs of each touched group for which there is room, and no others."""
+        """Unblock the first jobs of each touched group up to its limit, and block all others."""
         for queue, group in self._touched:
             room = ROOM_DEFAULT
             settings = self._settings(queue)
@@ -71,21 +73,21 @@ class SqliteJobGroups(JobGroupChanges):
         for row in set(behind).intersection(first):
             self._db.execute("update jobs set blocked = 0 where id = ?", (row[0],))
 
-    # What was set of them.
+    # Limits of groups.
 
     def load(self, queue: int, group: str) -> GroupLimits | None:
-        """Return what was set of a group; None if nothing was."""
+        """Return the limits of a group; None if it has none."""
         return next((_read(row) for row in self._db.execute(_LOAD, (queue, group))), None)
 
     def save(self, queue: int, group: str, limits: GroupLimits) -> None:
-        """Write what is set of a group."""
+        """Write the limits of a group."""
         if limits.is_kept:
             self._db.execute(_SAVE, self._row((queue, group), limits))
         else:
             self._db.execute("delete from groups where queue = ? and group_id = ?", (queue, group))
 
     def page(self, queue: int, after: str, limit: int) -> list[tuple[str, GroupLimits]]:
-        """Return what was set of the groups of a queue, in order of their names, from one on."""
+        """Return the limits of the groups of a queue, in order of their names, after a given one."""
         return [(row[0], _read(row[1:])) for row in self._db.execute(_PAGE, (queue, after, limit))]
 
     def count(self, queue: int) -> int:
@@ -94,7 +96,7 @@ class SqliteJobGroups(JobGroupChanges):
         return found
 
     def reopen(self, queue: int, steady_ms: int, limit: int) -> int | None:
-        """Touch groups whose jobs time lets through again; return the moment at which it does for the next."""
+        """Touch groups whose rate limit or hold has ended; return the moment at which the next one ends."""
         found = [group for (group,) in self._db.execute(_DUE, (queue, steady_ms, limit))]
         self._touched.update((queue, group) for group in found)
         if len(found) >= limit:
@@ -103,7 +105,7 @@ class SqliteJobGroups(JobGroupChanges):
         return next_ms
 
     def forget(self, queue: int) -> None:
-        """Forget what was set of the groups of a queue that is gone."""
+        """Delete the limits of the groups of a deleted queue."""
         self._db.execute("delete from groups where queue = ?", (queue,))
 
 

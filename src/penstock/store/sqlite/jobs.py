@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from penstock.core.queue import Queue
 
 _WAITING, _ACTIVE, _DELAYED = State.WAITING.value, State.ACTIVE.value, State.DELAYED.value
-#: From so many on, rows are asked for by one statement that has all keys, instead of one after the other.
+#: From this number of rows on, one statement with all keys reads them, instead of one statement each.
 _MANY = 8
-#: In place of a payload that is not needed.
+#: Replaces a payload that is not needed.
 _UNREAD = Payload(b"null", None)
 _HEAD_FROM = f"select {rows.HEAD} from jobs j"  # noqa: S608
 _BODY_FROM = f"select {rows.HEAD}, {rows.BODY} from jobs j left join payloads p on p.id = j.id"  # noqa: S608
@@ -60,7 +60,7 @@ class SqliteJobs(SqliteTransactionBase):
             if job.queue != queue:
                 queue, tally = job.queue, self._tally(job.queue)
             tally[job.state] += 1
-            if job.state or job.expires_at is not None or job.group_id is not None:  # a plain job needs no attention
+            if job.state or job.expires_at is not None or job.group_id is not None:  # a plain job has no due time to record
                 self._written(job)
 
     async def job_load(self, ids: Iterable[int]) -> list[Job]:
@@ -100,7 +100,7 @@ class SqliteJobs(SqliteTransactionBase):
         except UnicodeDecodeError:
             self._quarantine_unreadable()
             return await self.job_ready(queue, limit)
-        if damaged:  # there may be sound jobs behind the damaged ones
+        if damaged:  # there may be undamaged jobs behind the damaged ones
             for each in damaged:
                 self._quarantine(each)
             return await self.job_ready(queue, limit)
@@ -110,7 +110,7 @@ class SqliteJobs(SqliteTransactionBase):
         while True:
             read = self._fetch(_READY_HEADS, (queue.number, limit))
             found = self._sound(read)
-            if len(found) == len(read):  # otherwise there may be sound jobs behind the damaged ones
+            if len(found) == len(read):  # otherwise there may be undamaged jobs behind the damaged ones
                 return [(job, _UNREAD) for job in found]
 
     async def job_due(self, now_ms: int, limit: int) -> list[Job]:
@@ -129,7 +129,7 @@ class SqliteJobs(SqliteTransactionBase):
         return found
 
     def _overdue(self, statement: str, next_statement: str, now_ms: int, limit: int) -> tuple[list[Job], int | None]:
-        """Read jobs that are due, and the time at which the next one is: now, if there may be more of these."""
+        """Read due jobs, and the time at which the next one is due: now, if there may be more of these."""
         self._begin()
         frozen = self._catalog.frozen
         rows_found = self._fetch(except_queues(statement, frozen), (now_ms, limit))
@@ -149,7 +149,7 @@ class SqliteJobs(SqliteTransactionBase):
         self._count(jobs)
 
     def _count(self, jobs: Sequence[Changed]) -> None:
-        """Count jobs in their new states, and note when they need attention: ``_written`` for many."""
+        """Count jobs in their new states, and record their due times: ``_written`` for many."""
         queue, tally = -1, [0]
         lease_expiry_ms = self._catalog.horizon.lease_expiry_ms
         for job, old_state, _ in jobs:

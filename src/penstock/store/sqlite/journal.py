@@ -8,7 +8,7 @@ from penstock.store.contract import JournalBlock
 from penstock.store.sqlite.transaction_base import SqliteTransactionBase
 
 _encode = msgspec.msgpack.Encoder().encode
-# The newest block always stays: the numbering goes on from it.
+# The newest block always stays: the numbering continues from it.
 _OLDEST_BLOCKS = (
     "select seq, at, total - length(body) from journal where seq < (select max(seq) from journal) order by seq limit ?"
 )

@@ -1,8 +1,8 @@
-"""The count of time that leases go by, over restarts of the server, by a clock that no one can set. See ADR 14.
+"""The clock of leases, over restarts of the server. It cannot be set. See ADR 14.
 
-While the machine is not started anew, its own count since the start tells exactly how much time has passed, also while no
-server was running. Otherwise nothing reliable tells it: then the time since the last mark does not count, and leases get that
-much longer.
+Until the machine restarts, its count since the start is the exact time that has passed, also while no server was running.
+After a restart of the machine there is no reliable source: the time since the last mark does not count, and leases last
+longer by that time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SAVE = "insert or replace into lease_clock (one, boot, ahead, mark) values (1, 
 
 
 def resume(db: apsw.Connection, clock: Clock) -> Clock:
-    """Return a clock whose steady reading goes on from what the file has, and write down how it does."""
+    """Return a clock whose steady reading continues from the stored one, and store the mark for the next start."""
     boot = clock.boot()
     found = next(iter(db.execute("select boot, ahead, mark from lease_clock")), None)
     if found is not None and boot.identity and found[0] == boot.identity:
@@ -40,5 +40,5 @@ def resume(db: apsw.Connection, clock: Clock) -> Clock:
 
 
 def save_mark(db: apsw.Connection, steady_ms: int) -> None:
-    """Write down how much time has been counted: after a new start of the machine it goes on from there."""
+    """Store the current count: after a restart of the machine the clock continues from it."""
     db.execute("update lease_clock set mark = ?", (steady_ms,))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from penstock.core.sharding import Layout
 
-# Each over the index of its state.
+# Each statement uses the index of its state.
 _OF_QUEUE = {
     State.WAITING: "from jobs indexed by jobs_ready where queue = ? and state = 0",
     State.DELAYED: "from jobs indexed by jobs_delayed where queue = ? and state = 1",
@@ -26,7 +26,7 @@ _OF_QUEUE = {
 }
 _COUNT_QUEUE = {state: f"select count(*) {where}" for state, where in _OF_QUEUE.items()}
 _SOME_OF_QUEUE = {state: f"select id {where} limit ?" for state, where in _OF_QUEUE.items()}
-# To jobs of other queues, on this shard or another.
+# On jobs of other queues, on this shard or another.
 _TIED = (
     "select exists (select 1 from dependencies d join jobs a on a.id = d.job left join jobs b on b.id = d.needs"
     " where d.state <= 1 and (a.queue = ?1) is not (b.queue = ?1) and (a.queue = ?1 or b.queue = ?1))"

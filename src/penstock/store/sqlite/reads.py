@@ -1,4 +1,4 @@
-"""Long reads: listings, counts over many rows, the journal. They run in threads, on read-only connections of their own."""
+"""Long reads: listings, counts over many rows, the journal. They run in threads, on separate read-only connections."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _FROM_STATE = {
     State.DEAD: "select id, priority, position from jobs where queue = :queue and state >= 3 and state = 4",
     State.WAITING_CHILDREN: "select id, priority, position from jobs where queue = :queue and state >= 3 and state = 5",
 }
-# Alone, the waiting jobs that are not blocked come out of the index in order; nothing needs sorting.
+# Queried alone, the waiting jobs that are not blocked come out of the index in order; no sort is needed.
 _IN_LINE = """
 select id, priority, position from (
   select id, priority, position from jobs where queue = :queue and state = 0 and blocked = 0 {0}
@@ -49,9 +49,9 @@ select id, priority, position from (
   select id, priority, position from jobs where queue = :queue and state = 0 and blocked = 1 {0}
   order by priority desc, position)
 """
-#: By ``Page.prioritized``: which of the waiting jobs.
+#: By ``Page.prioritized``: the condition for waiting jobs.
 _OF_WAITING = {None: "", True: "and priority > 0", False: "and priority <= 0"}
-# Each walks the index of its state. What was taken by a worker since has a token above the bound, and is passed over.
+# Each uses the index of its state. A job that was claimed since has a token above the bound, and is skipped.
 _BY_ID = (
     "select 0, id from jobs indexed by {} where queue = :queue and state = {} and id > :id and id <= :up_to and id < :young"
     " order by id limit :limit"
@@ -105,7 +105,7 @@ _NEEDS_OF = (
 
 
 class Readers:
-    """A few threads, each with its own connection, opened when first needed."""
+    """A few threads, each with its own connection, opened at its first use."""
 
     def __init__(self, connect: Callable[[], apsw.Connection], *, inline: bool) -> None:
         self._connect = connect
@@ -117,14 +117,14 @@ class Readers:
 
     async def run(self, read: Callable[[apsw.Connection], T]) -> T:
         """Run a read in one of the threads."""
-        if self._closed:  # the store is being opened again, or cannot be
+        if self._closed:  # the store is being opened again, or cannot be opened
             raise StorageFailed
         if self._inline:
             return self._call(read)
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._call, read)
 
     def close(self) -> None:
-        """Wait for reads under way and close all connections."""
+        """Wait for reads in progress and close all connections."""
         self._closed = True
         self._threads.shutdown()
         for connection in self._open:
@@ -139,7 +139,7 @@ class Readers:
 
 
 def page(db: apsw.Connection, wanted: Page) -> list[Delivery]:
-    """Read a page of jobs, highest priority first, then in line. Damaged jobs are left out."""
+    """Read a page of jobs, highest priority first, then by position. Damaged jobs are left out."""
     some = {State.WAITING: _OF_WAITING[wanted.prioritized]}
     if wanted.states == (State.WAITING,) and not wanted.descending:
         source = _IN_LINE.format(some[State.WAITING])
@@ -180,10 +180,10 @@ def select(db: apsw.Connection, wanted: Selection) -> list[Place]:
 
 
 def export(db: apsw.Connection, wanted: Sequence[int]) -> list[Parcel]:
-    """Read jobs with all that belongs to them, in the order of the ids. Damaged ones are left out."""
+    """Read jobs with all their data, in the order of the ids. Damaged ones are left out."""
     try:
         bodies = _bodies(db, wanted)
-    except UnicodeDecodeError:  # a bit flipped inside a text: one by one, so that only that job is left out
+    except UnicodeDecodeError:  # a flipped bit in a text: read one by one, so that only that job is left out
         bodies = [body for job_id in wanted for body in _bodies_or_none(db, job_id)]
     chosen = (msgspec.json.encode([job.id for job, _ in bodies]).decode(),)
     results = dict(db.execute(_RESULTS_OF, chosen))
@@ -203,13 +203,13 @@ def fetch(db: apsw.Connection, wanted: Sequence[int]) -> list[Delivery]:
     """Read jobs with their payloads, up to a number of bytes. Damaged ones are left out."""
     try:
         bodies = _bodies(db, wanted)
-    except UnicodeDecodeError:  # a bit flipped inside a text: one by one, so that only that job is left out
+    except UnicodeDecodeError:  # a flipped bit in a text: read one by one, so that only that job is left out
         bodies = [body for job_id in wanted for body in _bodies_or_none(db, job_id)]
     return [Delivery(*body) for body in bodies]
 
 
 def _bodies(db: apsw.Connection, wanted: Sequence[int]) -> list[tuple[Job, Payload]]:
-    """Read jobs up to a number of bytes, with what their workers answered."""
+    """Read jobs up to a number of bytes, with their results."""
     found: list[tuple[Job, Payload]] = []
     size = 0
     for *row, more in db.execute(_BODIES, (msgspec.json.encode(wanted).decode(),)):
@@ -246,7 +246,7 @@ def prioritized_count(db: apsw.Connection, queue: int) -> int:
 def group_count(db: apsw.Connection, queue: int, state: State, group: str | None) -> int:
     """Count the waiting or active jobs of a group, or of all groups: a range of an index."""
     which = "group_id is not null" if group is None else "group_id = ?"
-    # The state is part of the text, so that the index of that state is used.
+    # The state is part of the text, so that SQLite uses the index of that state.
     statement = f"select count(*) from jobs where queue = ? and state = {state.value} and {which}"  # noqa: S608
     ((count,),) = db.execute(statement, (queue,) if group is None else (queue, group))
     return int(count)
@@ -271,7 +271,7 @@ def heads(db: apsw.Connection, wanted: Sequence[int]) -> list[Job]:
 
 
 def results(db: apsw.Connection, wanted: Sequence[int]) -> dict[int, bytes]:
-    """Read what workers answered to some jobs."""
+    """Read the results of some jobs."""
     found: BoundedList[tuple[int, bytes]] = BoundedList("What workers answered to these jobs is", "Ask for fewer")
     for job_id, data in db.execute(_RESULTS_OF, (msgspec.json.encode(wanted).decode(),)):
         found.add((job_id, bytes(data)), len(data))
@@ -299,7 +299,7 @@ def logs(db: apsw.Connection, job_id: int) -> list[LogEntry]:
 
 
 def journal(db: apsw.Connection, seq: int, limit: int) -> list[JournalBlock]:
-    """Read blocks of the journal, from the one that holds the given number on."""
+    """Read blocks of the journal, from the one that contains the given number on."""
     blocks = []
     for first, at, body in db.execute(_JOURNAL, (seq, limit)):
         queues, events = _decode_body(body)
@@ -308,12 +308,12 @@ def journal(db: apsw.Connection, seq: int, limit: int) -> list[JournalBlock]:
 
 
 def journal_first(db: apsw.Connection) -> int | None:
-    """Read the number of the oldest event that is kept."""
+    """Read the number of the oldest stored event."""
     return next((seq for (seq,) in db.execute("select seq from journal order by seq limit 1")), None)
 
 
 def journal_page(db: apsw.Connection, seq: int, namespace: str, bytes_max: int) -> JournalPage:
-    """Read the journal as one namespace sees it. Only one block is in memory at a time."""
+    """Read a page of the journal for one namespace. Only one block is in memory at a time."""
     page = PageReader(seq, namespace, bytes_max)
     for first, count, at, body in db.execute(_JOURNAL_PAGE, (seq,)):
         page.add(first, count, at, body)

@@ -1,4 +1,4 @@
-"""Puts a backup in place as the store of a data directory. See ``backup``."""
+"""Restores a backup as the store of a data directory. See ``backup``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FILES: Final = (backup.FILE_NAME, f"{backup.FILE_NAME}-wal", f"{backup.FILE_NAM
 
 
 class Restored(NamedTuple):
-    """What was put in place. ``replaced``: where the store is that was there before, if there was one."""
+    """A restored store. ``replaced``: the path of the previous store, if there was one."""
 
     manifest: backup.Manifest
     epoch: int
@@ -53,14 +53,14 @@ def restore(
 ) -> list[Restored]:
     """Check backups, put each into a data directory that no server uses, and check it there: all of them or none.
 
-    All are prepared beside the stores first. Then a plan is put into each directory, and only when all have one, files are
-    renamed. Whatever interrupts that, a directory with a plan is not opened, and ``complete`` goes on.
+    All are prepared beside the stores first. Then a plan is written into each directory, and only when all have one, files
+    are renamed. After an interruption, a directory with a plan is not opened, and ``complete`` continues the restore.
 
-    The stores get a new epoch: readers of their journals that had come further notice. ``replace``: a store that is there is
-    moved into a directory beside the new one, not deleted.
+    The stores get a new epoch: readers of their journals that had read further detect that. ``replace``: an existing store
+    is moved into a directory beside the new one, not deleted.
 
-    Raises BackupInvalid, StoreIncompatible (newer), StoreLocked, ConfigInvalid (there is a store), StorageFull, StorageFailed,
-    RestoreUnfinished (by an earlier restore, or by this one).
+    Raises BackupInvalid, StoreIncompatible (newer), StoreLocked, ConfigInvalid (there is a store), StorageFull,
+    StorageFailed, RestoreUnfinished (by an earlier restore, or by this one).
     """
     with _locked(directories) as locks:
         for directory in directories:
@@ -86,9 +86,9 @@ def restore(
 
 
 def complete(directories: Sequence[Path], clock: Clock) -> list[Path | None]:
-    """Go on with a restore that was interrupted; return where the stores are that were there before.
+    """Continue an interrupted restore; return the paths of the previous stores.
 
-    Raises ConfigInvalid (no restore is under way, or it was one into other directories), StoreLocked, StorageFailed.
+    Raises ConfigInvalid (no restore is in progress, or it was one into other directories), StoreLocked, StorageFailed.
     """
     with _locked(directories) as locks:
         plans = [restore_plan.read(directory) for directory in directories]
@@ -102,7 +102,7 @@ def complete(directories: Sequence[Path], clock: Clock) -> list[Path | None]:
                     "Name the directories of all shards, in the order of that restore. Nothing was changed."
                 )
         if any(plan is None and _fresh(directory).exists() for plan, directory in zip(plans, directories, strict=True)):
-            # Not all plans were written, so nothing was renamed: take all of it back.
+            # Not all plans were written, so nothing was renamed: remove all prepared files.
             _undo(directories)
             raise ConfigInvalid(
                 "The restore was interrupted before it changed anything. It is undone; restore the backup again."
@@ -118,7 +118,7 @@ def complete(directories: Sequence[Path], clock: Clock) -> list[Path | None]:
 
 @contextlib.contextmanager
 def _locked(directories: Sequence[Path]) -> Iterator[list[DirectoryLock]]:
-    """Keep servers out of some directories. What the disk refuses is StorageFailed."""
+    """Lock some directories against servers. An error of the disk becomes StorageFailed."""
     locks: list[DirectoryLock] = []
     try:
         for directory in directories:
@@ -149,7 +149,7 @@ def _there(directory: Path) -> list[Path]:
 def _check_free(directory: Path, *, replace: bool) -> None:
     if any(path.stat().st_size for path in _there(directory)) and not replace:
         raise ConfigInvalid(
-            f"There is a store in {directory} already. Choose another directory with --data, or say --replace: that "
+            f"There is a store in {directory} already. Choose another directory with --data, or use --replace: that "
             "moves it into a directory beside the restored one. Nothing was changed."
         )
 
@@ -159,7 +159,7 @@ def _prepare(source: Path, directory: Path, clock: Clock, tell: backup.Progress)
     manifest = backup.verify(source, tell)
     files.check_version(source / backup.FILE_NAME, manifest.contents.schema)
     fresh = _fresh(directory)
-    fresh.unlink(missing_ok=True)  # of a restore that was killed
+    fresh.unlink(missing_ok=True)  # left by a restore that was killed
     snapshot.check_room(directory, manifest.bytes)
     backup.copy_checked(source / backup.FILE_NAME, fresh, manifest, tell)
     epoch = _begin_epoch(fresh, clock.now_ms() // 1000)
@@ -169,7 +169,7 @@ def _prepare(source: Path, directory: Path, clock: Clock, tell: backup.Progress)
 
 
 def _plan(ready: Sequence[_Ready], clock: Clock) -> list[RestorePlan]:
-    """Put a plan into each directory. If that fails, nothing is changed."""
+    """Write a plan into each directory. If that fails, nothing is changed."""
     restore_id = os.urandom(16).hex()
     plans = []
     try:
@@ -190,7 +190,7 @@ def _plan(ready: Sequence[_Ready], clock: Clock) -> list[RestorePlan]:
 
 
 def _undo(directories: Sequence[Path]) -> None:
-    """Remove what was prepared. All plans go first: what may be left then is a file that nothing reads."""
+    """Remove the prepared files. All plans are removed first: then only files can be left that are never read."""
     for directory in directories:
         plan = restore_plan.read(directory)
         if plan is not None:
@@ -202,7 +202,7 @@ def _undo(directories: Sequence[Path]) -> None:
 
 
 def _switch(directories: Sequence[Path], plans: Sequence[RestorePlan | None], clock: Clock) -> None:
-    """Put what is prepared in place. Each step may have been done before. Raises RestoreUnfinished if the disk refuses."""
+    """Move the prepared files into place. Each step may have been done before. Raises RestoreUnfinished if the disk refuses."""
     left = [(directory, plan) for directory, plan in zip(directories, plans, strict=True) if plan is not None]
     try:
         for directory, plan in left:
@@ -235,7 +235,7 @@ def _check_written(path: Path, expected: backup.Contents, tell: backup.Progress)
 def _begin_epoch(path: Path, now_s: int) -> int:
     """Begin a new epoch in a restored file; 0 for one of a schema without epochs.
 
-    It is the present time: the same backup may be restored several times, each time into another history.
+    It is the current time: the same backup may be restored several times, each time into another history.
     """
     db = apsw.Connection(str(path))
     try:
@@ -249,7 +249,7 @@ def _begin_epoch(path: Path, now_s: int) -> int:
 
 
 def _new_directory(path: Path) -> Path:
-    """Make a directory of this name, or with a number behind it: two restores may begin in the same second."""
+    """Create a directory with this name, or with a number added: two restores may begin in the same second."""
     for number in itertools.count(1):
         candidate = path if number == 1 else path.with_name(f"{path.name}-{number}")
         with contextlib.suppress(FileExistsError):

@@ -1,7 +1,7 @@
-"""The file that says that a restore is under way: what is prepared beside the store, and what is left to do.
+"""The plan file of a restore in progress: the files prepared beside the store, and the remaining steps.
 
-A store with this file in its directory may be the old one, the restored one, or none, and other shards may differ. So it is not
-opened. All that is left to do is to rename files, so a restore that was interrupted can always be completed.
+A store with this file in its directory may be the old one, the restored one, or none, and other shards may differ. So it is
+not opened. The remaining steps only rename files, so an interrupted restore can always be completed.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ PLAN_NAME: Final = "penstock.restore"
 
 
 class RestorePlan(msgspec.Struct, frozen=True):
-    """What a restore does in one directory. The restored file is ready beside the store, or in place already."""
+    """The steps of a restore in one directory. The restored file is prepared beside the store, or already in place."""
 
     restore: str  #: the same in the directories of all shards
     shard: int
     shards: int
-    replaced: str  #: name of the directory for the store that was there; empty if there was none
+    replaced: str  #: name of the directory for the previous store; empty if there was none
     identity: str  #: of the restored store; empty if its schema has none
     journal_next: int
 
 
 def write(directory: Path, plan: RestorePlan) -> None:
-    """Put a plan into a directory, durably. Raises OSError."""
+    """Write a plan into a directory, durably. Raises OSError."""
     fresh = directory / f"{PLAN_NAME}.new"
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -46,7 +46,10 @@ def write(directory: Path, plan: RestorePlan) -> None:
 
 
 def read(directory: Path) -> RestorePlan | None:
-    """Return the plan of a directory; None if no restore is under way there. Raises OSError, RestoreUnfinished (unreadable)."""
+    """Return the plan of a directory; None if no restore is in progress there.
+
+    Raises OSError, RestoreUnfinished (unreadable).
+    """
     try:
         text = (directory / PLAN_NAME).read_bytes()
     except FileNotFoundError:
@@ -67,7 +70,7 @@ def remove(directory: Path) -> None:
 
 
 def check_none(directory: Path) -> None:
-    """Raise RestoreUnfinished if a restore is under way in a directory."""
+    """Raise RestoreUnfinished if a restore is in progress in a directory."""
     if (plan := read(directory)) is not None:
         raise unfinished(directory, plan)
 

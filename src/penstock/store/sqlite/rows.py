@@ -1,7 +1,7 @@
-"""Between jobs and rows: columns, checksums, and the statements that carry them.
+"""Conversion between jobs and rows: columns, checksums, and statements.
 
-Every row of ``jobs`` carries a checksum of its head, every row of ``payloads`` one of its bytes. They are computed when a row
-is written and compared whenever it is read, because SQLite itself does not notice a flipped bit.
+Every row of ``jobs`` has a checksum of its head, every row of ``payloads`` one of its bytes. They are computed when a row is
+written and compared whenever it is read, because SQLite does not detect a flipped bit.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _FIXED: Final = slice(FIELDS.index("created_at"), FIRST_LIVE_FIELD)
 HEAD: Final = ", ".join(f"j.{name}" for name in FIELDS) + ", j.checksum"
 BODY: Final = "p.checksum, p.options, p.data"
 
-#: One statement inserts up to this many rows. Each statement lets go of Python's lock once and has to get it back, so a few
-#: large ones are much cheaper under load than many small ones.
+#: One statement inserts up to this many rows. Each statement releases Python's lock once and must acquire it again, so under
+#: load a few large ones are much cheaper than many small ones.
 ROWS_PER_INSERT: Final = 50
-# A grouped job that enters the line waits behind its group until groups.py lets it forward.
+# A grouped job that becomes waiting is blocked until groups.py unblocks it.
 UPDATE_JOB: Final = (
     f"update jobs set {', '.join(f'{name} = ?' for name in _LIVE)}, checksum = ?, blocked = group_id is not null"  # noqa: S608
     " where id = ? and state = ? and token = ?"
 )
-#: What a claim changes, and nothing else.
+#: Only the columns that a claim changes.
 LEASE_JOB: Final = (
     "update jobs set state = ?, token = ?, lease_ms = ?, lease_until = ?, deadline = ?, started_at = ?, checksum = ?,"
     " blocked = group_id is not null where id = ? and state = ? and token = ?"
@@ -67,25 +67,25 @@ class DamagedRow(Exception):
 
 def head_checksum(job: Job) -> int:
     """Return the checksum of a head: all of its fields, in order."""
-    return digest(_encode(job)) >> 1  # SQLite's integers have a sign
+    return digest(_encode(job)) >> 1  # SQLite's integers are signed
 
 
 def payload_checksum(job_id: int, payload: Payload) -> int:
-    """Return the checksum of a payload, tied to its job so that swapped payloads are noticed too."""
+    """Return the checksum of a payload; it includes the job, so that swapped payloads are detected too."""
     seed = job_id if payload.options is None else digest(payload.options, job_id)
     return digest(payload.data, seed) >> 1
 
 
 @cache
 def insert_jobs(count: int) -> str:
-    """Return the statement that inserts so many heads."""
+    """Return the statement that inserts this many heads."""
     row = f"({', '.join('?' * (FIELD_COUNT + 2))})"
     return f"insert into jobs ({', '.join(FIELDS)}, checksum, blocked) values {', '.join([row] * count)}"  # noqa: S608
 
 
 @cache
 def insert_payloads(count: int) -> str:
-    """Return the statement that inserts so many payloads."""
+    """Return the statement that inserts this many payloads."""
     return f"insert into payloads (id, checksum, options, data) values {', '.join(['(?, ?, ?, ?)'] * count)}"  # noqa: S608
 
 
@@ -125,7 +125,7 @@ def lease_rows(jobs: Iterable[tuple[Job, int, int]]) -> list[Row]:
 
 
 def rewrite_row(job: Job) -> Row:
-    """Return the parameters of REWRITE_JOB. What says where a job belongs (its id, namespace and queue) stays."""
+    """Return the parameters of REWRITE_JOB. The id, namespace and queue of a job stay."""
     fixed = _as_tuple(job)[_FIXED]
     return (*fixed, head_checksum(job), 0 if job.group_id is None else 1, job.id, job.state, job.token)
 
@@ -158,7 +158,7 @@ def read_job_body(row: Row) -> tuple[Job, Payload]:
 
 
 def is_sound(row: Row) -> bool:
-    """Tell whether the columns HEAD, BODY match their checksums, without making a job of them."""
+    """Return whether the columns HEAD, BODY match their checksums, without creating a job."""
     if digest(_encode(row[:FIELD_COUNT])) >> 1 != row[FIELD_COUNT]:
         return False
     checksum, options, data = row[FIELD_COUNT + 1 :]
@@ -168,7 +168,10 @@ def is_sound(row: Row) -> bool:
 
 
 def sound_bodies(rows: Sequence[Row], options: int, data: int) -> list[Row]:
-    """Return the rows whose payloads match their checksums, which come last; ``options``, ``data``: where these are."""
+    """Return the rows whose payloads match their checksums, which are the last columns; ``options``, ``data``.
+
+    Their indexes.
+    """
     return [
         row
         for row in rows
@@ -196,5 +199,5 @@ def read_end(row: Row) -> JobEnd:
 
 
 def encode_damaged(row: Row) -> bytes:
-    """Keep a damaged row for whoever wants to look at it."""
+    """Encode a damaged row for later inspection."""
     return msgspec.msgpack.encode([value if not isinstance(value, memoryview) else bytes(value) for value in row])

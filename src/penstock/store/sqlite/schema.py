@@ -1,9 +1,9 @@
-"""The tables, their version, and how an older file becomes a current one.
+"""The tables, their version, and the upgrade of an older file.
 
-A job is split in two: its head in ``jobs`` is narrow and rewritten at every step, its payload in ``payloads`` is written once
-and only read when the job is delivered. So a step costs the same for a payload of ten bytes and of ten megabytes.
+A job has two parts: its head in ``jobs`` is narrow and rewritten at every transition; its payload in ``payloads`` is written
+once and only read when the job is delivered. So a transition costs the same for a payload of ten bytes and of ten megabytes.
 
-The indexes are partial: a job is only in the ones its present state needs, and a plain push touches a single one.
+The indexes are partial: a job is only in those that its current state needs, and a plain push touches only one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import apsw
 
-#: "PNST": marks a file as ours, so that another program's database is never taken for a queue.
+#: "PNST": marks a file of Penstock, so that another program's database is never used as a store.
 APPLICATION_ID: Final = 0x504E5354
 
 _VERSION_1 = """
@@ -236,7 +236,7 @@ create table relays (
 create index relays_due on relays (shard, next_at) where next_at is not null;
 """
 
-# Rebalancing: queues on their way from one shard to another.
+# Rebalancing: queues that move from one shard to another.
 _REBALANCING = """
 alter table layout add column epoch integer not null default 0;     -- how many rebalances were finished
 alter table layout add column target integer;                       -- shards there will be after the one under way
@@ -245,7 +245,7 @@ alter table queues add column peer integer not null default 0;      -- the shard
 alter table queues add column attempt integer not null default 0;   -- tells one try to move it from the next
 """
 
-# API keys, which are the same for all shards: those of the first one count.
+# API keys, which are the same for all shards: the first shard has the valid ones.
 _API_KEYS = """
 create table api_keys (
   id           text primary key,
@@ -259,7 +259,7 @@ create table api_keys (
 ) without rowid;
 """
 
-# What goes on in bulk: consumer groups with their epochs, staged writes and their commits. See core/bulk_records.py.
+# Bulk work: consumer groups with their epochs, staged writes and their commits. See core/bulk_records.py.
 _LEDGER = """
 create table ledger (
   kind         integer not null,     -- core.ledger.EntryKind
@@ -283,7 +283,7 @@ create table chunks (
 );
 """
 
-# Which history the journal tells, see core/history.py.
+# The history of the journal, see core/history.py.
 _HISTORY = """
 create table history (
   one          integer primary key check (one = 1),
@@ -302,7 +302,7 @@ create table shutdown (
 insert into shutdown values (1, 1);
 """
 
-# The count of time that leases go by: see lease_clock.py. In a file of an earlier version they go by the wall clock.
+# The clock of leases: see lease_clock.py. In a file of an earlier version leases use the wall clock.
 _LEASE_CLOCK = """
 create table lease_clock (
   one      integer primary key check (one = 1),
@@ -312,7 +312,7 @@ create table lease_clock (
 ) strict;
 """
 
-# Groups of jobs that are paused or limited, see groups.py and core/group_limits.py. Moments are on the count of leases, ms.
+# Groups of jobs that are paused or limited, see groups.py and core/group_limits.py. Moments are on the clock of leases, ms.
 _GROUP_LIMITS = """
 create table groups (
   queue          integer not null,
@@ -330,7 +330,7 @@ create table groups (
 create index groups_reopening on groups (queue, reopens_at) where reopens_at is not null;
 """
 
-#: Migration number n (counting from 1) takes a file from version n-1 to n. Never edit one that was released; append.
+#: Migration number n (counting from 1) brings a file from version n-1 to n. Never edit a released one; append.
 MIGRATIONS: Final[tuple[str, ...]] = (
     _VERSION_1,
     _VERSION_2,
@@ -349,7 +349,7 @@ SCHEMA_VERSION: Final = len(MIGRATIONS)
 
 
 def migrate(db: apsw.Connection, version: int) -> None:
-    """Bring a file of a version to the current one, in one transaction. See ``upgrade`` for what is checked before."""
+    """Bring a file of a version to the current one, in one transaction. See ``upgrade`` for the checks before it."""
     with db:
         for step in MIGRATIONS[version:]:
             db.execute(step)

@@ -1,4 +1,4 @@
-"""The part of a transaction that concerns other shards: relayed ends of jobs, and names that are unique in a namespace."""
+"""The part of a transaction for other shards: relayed ends of jobs, and names that are unique in a namespace."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Copies a committed point of a file, while others read and write it.
+"""Copies a committed point of a file, while other connections read and write it.
 
-One read transaction holds the point for as long as the copy takes, so what others write meanwhile is not in it. The log cannot
-begin anew before the copy has ended; it grows by what is written meanwhile.
+One read transaction keeps the point for the duration of the copy, so later writes are not in it. The log cannot restart
+before the copy has ended; it grows by the writes meanwhile.
 """
 
 from __future__ import annotations
@@ -19,28 +19,29 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Tell = Callable[[int, int], None]
-"""Gets how many bytes are done, and how many there are."""
+"""Called with the number of copied bytes, and the total."""
 
-#: Pages copied before progress is told.
+#: Pages that are copied between two reports of progress.
 _STEP_PAGES: Final = 1_024
-#: Room that is left to others on the disk.
+#: Room on the disk that is left to other programs.
 _SPARE_BYTES: Final = 16 * MEBIBYTE
 
 
 def copy(source: apsw.Connection, target: Path, tell: Tell | None = None) -> None:
-    """Copy what is committed now into a new file, complete by itself and on disk when this returns.
+    """Copy the committed state into a new file, which is complete without a log and on disk when this returns.
 
-    Raises StorageFull before it begins if the disk has too little room, apsw.Error and OSError if it cannot be read or written.
+    Raises StorageFull before it begins if the disk has too little room, apsw.Error and OSError if it cannot be read or
+    written.
     """
     page_bytes = int(source.pragma("page_size"))
     source.execute("begin")
     try:
-        pages = int(source.pragma("page_count"))  # this read begins the transaction
+        pages = int(source.pragma("page_count"))  # this read starts the transaction
         check_room(target.parent, pages * page_bytes)
         os.close(os.open(target, os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_WRONLY, 0o600))
         db = apsw.Connection(str(target))
         try:
-            db.pragma("journal_mode", "off")  # a copy that fails is thrown away
+            db.pragma("journal_mode", "off")  # a failed copy is deleted
             db.pragma("synchronous", "off")
             with db.backup("main", source, "main") as backup:
                 while not backup.done:
@@ -55,7 +56,7 @@ def copy(source: apsw.Connection, target: Path, tell: Tell | None = None) -> Non
 
 
 def _finish(target: Path) -> None:
-    """Have the copy say that it is complete, and bring it to disk."""
+    """Mark the copy as complete, and sync it to disk."""
     db = apsw.Connection(str(target))
     try:
         db.pragma("journal_mode", "delete")  # no log beside it

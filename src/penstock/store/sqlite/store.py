@@ -1,4 +1,4 @@
-"""The SQLite store: opens the file, hands out transactions, makes commits durable, and knows when the disk is in trouble."""
+"""The SQLite store: opens the file, provides transactions, makes commits durable, and detects failures of the disk."""
 
 from __future__ import annotations
 
@@ -62,21 +62,21 @@ log = structlog.get_logger("penstock.store")
 
 FILE_NAME: Final = "penstock.db"
 PAGE_BYTES: Final = 4_096
-#: The log is moved into the main file whenever it holds this many pages.
+#: The log is moved into the main file whenever it has this many pages.
 CHECKPOINT_PAGES: Final = 8_000
 #: The same while the disk is full, when every page counts.
 CHECKPOINT_PAGES_FULL: Final = 100
 WRITER_CACHE_KIB: Final = 32 * 1024
 READER_CACHE_KIB: Final = 4 * 1024
-#: Prepared statements kept per connection: a few dozen verbs, and inserts of each number of rows.
+#: Prepared statements kept per connection: a few dozen operations, and inserts of each number of rows.
 STATEMENTS_CACHED: Final = 512
 
 
 class SqliteStore(SqliteStoreReads):
     """One data directory. Use ``await SqliteStore.open(…)``; see ``contract.Store`` for what each method promises.
 
-    ``vfs`` and ``fdatasync`` are seams for the tests that pull the plug; ``read_inline`` is one for those that move the clock:
-    long reads then take no time, instead of running in a thread.
+    ``vfs`` and ``fdatasync`` are replaced by tests that simulate power cuts; ``read_inline`` is for tests that move the
+    clock: long reads then take no time, because they do not run in a thread.
     """
 
     capabilities = Capabilities(name="sqlite", commit_is_durable=False)
@@ -112,9 +112,9 @@ class SqliteStore(SqliteStoreReads):
         self._windows = Windows()
         self._key_changes = 0  #: since it was opened: no other process changes keys
         self.when_moved: list[Callable[[], None]] = []
-        self._new_layout: Layout | None = None  #: what is written into a new file
-        self._has_lost = False  #: events that were told may be gone, so that their numbers come again
-        self.suspects: set[int] = set()  #: jobs that were not what they had been read as
+        self._new_layout: Layout | None = None  #: the layout that is written into a new file
+        self._has_lost = False  #: published events may be lost, so that their numbers are used again
+        self.suspects: set[int] = set()  #: jobs that differed from the rows that were read
 
     # Opening and closing.
 
@@ -133,12 +133,13 @@ class SqliteStore(SqliteStoreReads):
         read_inline: bool = False,
         layout: Layout = ALONE,
     ) -> SqliteStore:
-        """Open a data directory, creating it if need be.
+        """Open a data directory, creating it if necessary.
 
-        Raises StoreLocked if another process has it, StoreIncompatible if its file is not ours, newer, or damaged (unless
-        ``accept_loss``, which goes on with what is left), RestoreUnfinished, StorageFailed or StorageFull if it cannot be
-        opened. A file of an older schema is upgraded; ``upgrade_copy``: a copy of it is kept first. ``tells_early``: events are
-        told before they are on disk, so those of a machine that went down may be told anew with the same numbers.
+        Raises StoreLocked if another process has it, StoreIncompatible if its file is another program's, newer, or damaged
+        (unless ``accept_loss``, which continues with the remaining data), RestoreUnfinished, StorageFailed or StorageFull if
+        it cannot be opened. A file of an older schema is upgraded; ``upgrade_copy``: a copy of it is kept first.
+        ``tells_early``: events are published before they are on disk, so after a machine failure their
+        numbers may be used again.
         """
         prepare_directory(directory)
         store = cls(directory, clock, vfs=vfs, fdatasync=fdatasync, ballast_bytes=ballast_bytes, read_inline=read_inline)
@@ -179,7 +180,7 @@ class SqliteStore(SqliteStoreReads):
         )
 
     async def close(self) -> None:
-        """Make everything durable and leave a single tidy file behind."""
+        """Make everything durable and leave a single complete file."""
         clean = self._status.error is None
         if clean:
             try:
@@ -193,7 +194,7 @@ class SqliteStore(SqliteStoreReads):
         self._lock.release()
 
     def _connect_with_reserve(self, *, accept_loss: bool, healing: bool = False) -> None:
-        """Open the files. On a full disk that takes a part of the reserve: there are files to be made beside the log."""
+        """Open the files. On a full disk that uses a part of the reserve, because files must be created beside the log."""
         ballast = self._room.ballast
         if not ballast.has_room():
             ballast.give_back()
@@ -216,14 +217,14 @@ class SqliteStore(SqliteStoreReads):
         try:
             self._db = self._connect(WRITER_CACHE_KIB)
             try:
-                self._check_log(accept_loss=accept_loss, healing=healing)  # before anything is written over what may be lost
+                self._check_log(accept_loss=accept_loss, healing=healing)  # before lost data can be overwritten
                 upgrade.upgrade(self._db, self._path, self.clock, keep_copy=self._upgrade_copy)
                 if self._has_lost:
                     history.raise_epoch(self._db)
                 self._load()
                 if not healing:
                     self.clock = lease_clock.resume(self._db, self.clock)
-                # What was changed here is on disk before it is used, and before numbers are given again.
+                # Changes made here are on disk before they are used, and before numbers are used again.
                 self._log_sync.begin(self._db, self.history.identity, self.journal_next)
                 self._has_lost = False
             except BaseException:
@@ -246,11 +247,11 @@ class SqliteStore(SqliteStoreReads):
         self._keep_log()
         self._db.close()
         if self._log_bytes is None and self._log_path.exists() and self._log_path.stat().st_size == 0:
-            self._log_path.unlink()  # SQLite has made it: a log that is missing must be missing at the next start, too
+            self._log_path.unlink()  # SQLite has created it: a missing log must be missing at the next start, too
             self._log_path.with_name(f"{FILE_NAME}-shm").unlink(missing_ok=True)
 
     def _keep_log(self) -> None:
-        """Have the log stay as it is when the file is closed. Else SQLite copies it into the main file and removes it."""
+        """Keep the log unchanged when the file is closed. Otherwise SQLite copies it into the main file and removes it."""
         self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
     async def _disconnect_all(self, *, tidy: bool) -> None:
@@ -262,14 +263,14 @@ class SqliteStore(SqliteStoreReads):
         if tidy:
             try:
                 if self._log_sync.end(self._db, self.journal_next):
-                    self._lock.note(used=True, clean=True)  # before the log goes away, so that it is never missed in vain
+                    self._lock.note(used=True, clean=True)  # before the log is removed, so that it never counts as missing
                 else:
                     log.warning("another program reads the file; the log stays and is read at the next start")
             except apsw.Error as error:
                 log.warning("checkpoint at shutdown failed; the log stays and is read at the next start", error=str(error))
         else:
-            # Copying the log does not look at its checksums. The system may have dropped what it could not write, so the log
-            # must be read anew before it is believed.
+            # Copying the log does not check its checksums. The system may have dropped data that it could not write, so the
+            # log must be read again before it is used.
             self._keep_log()
         self._db.close()
         self._log_sync.close()
@@ -286,7 +287,7 @@ class SqliteStore(SqliteStoreReads):
         db.pragma("cache_size", -cache_kib)
         if not read_only:
             db.pragma("journal_mode", "wal")
-            # Commits are made durable by our own fdatasync of the log, once per group, in a thread.
+            # The store makes commits durable with fdatasync of the log, once per group, in a thread.
             db.pragma("synchronous", "normal")
             db.pragma("journal_size_limit", 64 * MEBIBYTE)
             db.pragma("cell_size_check", True)
@@ -294,10 +295,10 @@ class SqliteStore(SqliteStoreReads):
         return db
 
     def _check_files(self, *, accept_loss: bool) -> None:
-        """Refuse to begin anew where there was data before. Raises StoreIncompatible."""
+        """Refuse to start with an empty file where there was data before. Raises StoreIncompatible."""
         files.check_file(self._path, self._log_path)
         previous = self._lock.previous
-        has_mark = sync_mark.read(self._directory) is not None  # it knows whether a log that is gone is missed
+        has_mark = sync_mark.read(self._directory) is not None  # it shows whether a missing log was needed
         log_expected = previous.used and not previous.clean and not has_mark
         missing = [
             path.name
@@ -311,12 +312,12 @@ class SqliteStore(SqliteStoreReads):
             )
         self._has_lost = bool(missing)
         if not self._path.exists():
-            os.close(os.open(self._path, os.O_CREAT | os.O_CLOEXEC, 0o600))  # what people put into jobs is nobody else's
+            os.close(os.open(self._path, os.O_CREAT | os.O_CLOEXEC, 0o600))  # other users must not read the data in jobs
 
     def _check_log(self, *, accept_loss: bool, healing: bool) -> None:
-        """Refuse to go on without commits that were on disk. Raises StoreIncompatible.
+        """Refuse to continue without commits that were on disk. Raises StoreIncompatible.
 
-        ``healing``: a sync has failed in this process, so commits that were never synced may be gone, but no others.
+        ``healing``: a sync has failed in this process, so commits that were never synced may be lost, but no others.
         """
         list(self._db.execute("select count(*) from sqlite_schema"))  # makes SQLite replay the log
         lost = wal_check.lost_commits(self._db, self._path)
@@ -368,10 +369,10 @@ class SqliteStore(SqliteStoreReads):
         self.moved()
 
     async def layout_look(self) -> None:
-        """Nobody else is there."""
+        """There is no other server."""
 
     async def stores_known(self) -> list[int]:
-        """Nobody else is there."""
+        """There is no other server."""
         return []
 
     def _count_quarantined(self) -> None:
@@ -387,16 +388,16 @@ class SqliteStore(SqliteStoreReads):
         return SqliteTransaction(self, self.clock, id_mark)
 
     def follow(self, _listener: Follower) -> None:
-        """Nobody else writes to the file."""
+        """No other server writes to the file."""
 
     async def keep_node(self) -> None:
-        """Nobody else is there."""
+        """There is no other server."""
 
     async def lead(self, _name: str, _for_ms: int) -> int | None:
         return 1
 
     async def quota_take(self, takes: Sequence[Take]) -> list[int]:
-        """Count in memory: there is only one server, and what it has counted may be forgotten with it."""
+        """Count in memory: there is only one server, and its counts may be lost when it stops."""
         return [self._quota_take(*take) for take in takes]
 
     def _quota_take(self, namespace: str, jobs: int, quota: int | None) -> int:
@@ -445,7 +446,7 @@ class SqliteStore(SqliteStoreReads):
         self._log_sync.book_mark_sync(self._checkpoint_thread.submit)
 
     def committed(self, *, recount: bool, moved: bool) -> None:
-        """Called by a transaction after its commit."""
+        """Handle the commit of a transaction."""
         if self._status.full and not self._status.writable:
             self._room.worked()
         if moved:
@@ -455,12 +456,12 @@ class SqliteStore(SqliteStoreReads):
             self._count_quarantined()
 
     def rolled_back(self) -> None:
-        """Called by a transaction after a rollback: the times in the horizon may be wrong."""
-        with contextlib.suppress(apsw.Error):  # a disk that fails is noticed by the next write
+        """Handle the rollback of a transaction: the times in the horizon may be wrong."""
+        with contextlib.suppress(apsw.Error):  # the next write detects a failing disk
             self.catalog.look_ahead(self._db)
 
     def failed(self, error: apsw.Error) -> PenstockError:
-        """Turn an error of SQLite into one of ours, and remember what it means for the writes to come."""
+        """Convert an error of SQLite to a PenstockError, and record its meaning for later writes."""
         if self._room.means_full(error):
             return self._room.refuse()
         if isinstance(error, apsw.BusyError):
@@ -476,18 +477,18 @@ class SqliteStore(SqliteStoreReads):
         return apsw.SQLITE_OK
 
     def _bound_log(self) -> None:
-        """Keep the log so short that it fits into the reserve, should the disk get full; shorter still while it is."""
+        """Keep the log so short that it fits into the reserve, in case the disk becomes full; shorter still while it is."""
         reserve = self._room.ballast.goal // PAGE_BYTES // 4
         pages = min(CHECKPOINT_PAGES, max(CHECKPOINT_PAGES_FULL, reserve)) if reserve else CHECKPOINT_PAGES
         self.checkpointer.every(CHECKPOINT_PAGES_FULL if self._status.full else pages)
 
-    # Trouble.
+    # Failures.
 
     def status(self) -> StoreStatus:
         return self._status
 
     def size_bytes(self) -> int:
-        """Return what the store takes up on disk, log included."""
+        """Return the size of the store on disk, log included."""
         return sum(path.stat().st_size for path in (self._path, self._log_path) if path.exists())
 
     def down(self) -> list[str]:
@@ -518,9 +519,9 @@ class SqliteStore(SqliteStoreReads):
         return self._status.error is None
 
     async def _reopen(self) -> None:
-        """Read everything again from the file and bring it into the main file with full syncs.
+        """Read everything again from the file and move it into the main file with full syncs.
 
-        After a failed fsync the system may have dropped what it could not write. Whatever was acknowledged had been synced
+        After a failed fsync the system may have dropped data that it could not write. All acknowledged data had been synced
         before; the rest is either still readable, and is made durable now, or fails its checksum and is dropped by SQLite.
         """
         await self._disconnect_all(tidy=False)

@@ -1,4 +1,4 @@
-"""What the SQLite store reads outside of transactions."""
+"""Reads of the SQLite store outside of transactions."""
 
 from __future__ import annotations
 

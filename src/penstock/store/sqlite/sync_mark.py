@@ -1,17 +1,17 @@
-"""The mark of the last synced commit: what was on disk is known independently of the write-ahead log.
+"""The mark of the last synced commit: the last position on disk, stored outside the write-ahead log.
 
-SQLite cannot tell a log that was cut short, or left behind when the file was copied, from one that never held more. So two
-notes say how far the store had come:
+SQLite cannot distinguish a log that was shortened, or left behind when the file was copied, from one that never had more. So
+two records contain the last position of the store:
 
 * ``penstock.mark`` beside the file. After each fsync of the log it gets the position that this fsync covered: the number of the
   next event of the journal, and the log's generation and length. It is written by the same thread (see ``markfile``). The mark
   itself is fsynced once a second.
-* ``shutdown.clean`` in the file. It is 0 while a server uses the file, and 1 once everything is in it. A file that says 0 is
+* ``shutdown.clean`` in the file. It is 0 while a server uses the file, and 1 once everything is in it. A file with 0 is
   not complete without its log.
 
-The mark is a lower bound, always: it is written after the fsync it tells of. So a mark that is old (power was cut before it was
-fsynced) never keeps a sound store from starting. After a crash of the process the mark is exact. After a power cut it may lack
-the last second. With durability ``interval`` and ``never`` it covers what was synced, which is all that these promise.
+The mark is always a lower bound: it is written after its fsync. So an old mark (the power was cut before the mark was
+fsynced) never prevents the start of a sound store. After a crash of the process the mark is exact. After a power cut it may
+lack the last second. With durability ``interval`` and ``never`` it covers what was synced, which is all that these promise.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger("penstock.store")
 
 _NOTE = struct.Struct(">32sQ8sQQ?")
-_SALTS: Final = (16, 8)  #: where the header of a log has what tells its generations apart
-#: A log that is empty, or does not matter, because all of it is in the main file.
+_SALTS: Final = (16, 8)  #: where the header of a log has the values that differ between its generations
+#: A log that is empty, or not needed, because all of it is in the main file.
 NO_SALTS: Final = bytes(8)
 
 _ADVICE: Final = (
@@ -45,32 +45,33 @@ _ADVICE: Final = (
 
 
 class Position(NamedTuple):
-    """How far a store had come."""
+    """The last position of a store."""
 
     journal_next: int  #: number of the next event of the journal
     at_ms: int  #: wall clock
     salts: bytes = NO_SALTS  #: generation of the log
     frames: int = 0  #: pages in the log; 0: everything is in the main file
-    #: Whatever was answered is in a file that has come to ``journal_next``: every answer waits for a sync (durability
+    #: All answered changes are in a file that contains ``journal_next``: every answer waits for a sync (durability
     #: ``always``), and the last commit wrote to the journal.
     exact: bool = False
 
 
 class Mark(NamedTuple):
-    """What the mark says."""
+    """The contents of the mark."""
 
     identity: str  #: of the store
     position: Position
 
 
 class LogState(NamedTuple):
-    """What is in the file and its log, as a start finds it. ``log_bytes``: None if there is no log."""
+    """The state of the file and its log at a start. ``log_bytes``: None if there is no log."""
 
-    identity: str  #: empty: made before stores had one, or nothing there yet
-    clean: bool | None  #: None: made before files said so
+    identity: str  #: empty: created before stores had an identity, or a new file
+    clean: bool | None  #: None: created before files had this flag
     position: Position
     log_bytes: int | None
-    #: The main file is sound, and the machine was not restarted. Looked at only if it is in use and its log is gone or empty.
+    #: The main file is sound, and the machine was not restarted. Computed only if it is in use and its log is missing or
+    #: empty.
     whole: bool = False
 
 
@@ -85,13 +86,16 @@ class MarkFile(SyncMarkFile):
 
     @classmethod
     def open(cls, directory: Path, identity: str, position: Position) -> Self:
-        """Make the file, or take over the one that is there; note a position durably. Raises OSError."""
+        """Create the file, or open the existing one; write a position durably. Raises OSError."""
         mark = cls(directory / MARK_NAME, identity)
         mark._begin(mark._pack(position))
         return mark
 
     def write(self, position: Position) -> None:
-        """Note a position that is on disk. A mark that cannot be written stays behind, which is safe, and is logged once."""
+        """Record a position that is on disk.
+
+        If the mark cannot be written, it stays behind, which is safe, and is logged once.
+        """
         self._note(self._pack(position))
 
     def _pack(self, position: Position) -> bytes:
@@ -100,7 +104,7 @@ class MarkFile(SyncMarkFile):
 
 
 def read(directory: Path) -> Mark | None:
-    """Return the newest mark of a data directory; None if there is none that can be read."""
+    """Read the newest mark of a data directory; None if no mark can be read."""
     note = read_note(directory / MARK_NAME, MarkFile.magic, _NOTE.size)
     if note is None:
         return None
@@ -109,7 +113,7 @@ def read(directory: Path) -> Mark | None:
 
 
 def read_salts(fd: int) -> bytes:
-    """Return the generation of a log that is open."""
+    """Return the generation of an open log."""
     length, offset = _SALTS[1], _SALTS[0]
     return os.pread(fd, length, offset).ljust(length, b"\0")
 
@@ -127,7 +131,7 @@ def salts_of(log_path: Path) -> bytes:
 
 
 def look(db: apsw.Connection, log_bytes: int | None, salts: bytes, frames: int, *, same_boot: bool = False) -> LogState:
-    """Read how far a file has come. ``frames``: pages that SQLite has replayed from the log.
+    """Read the position in a file. ``frames``: pages that SQLite has replayed from the log.
 
     ``same_boot``: the machine has not been restarted since, so that the mark is exact.
     """
@@ -150,9 +154,9 @@ def look(db: apsw.Connection, log_bytes: int | None, salts: bytes, frames: int, 
 
 
 def check(directory: Path, mark: Mark | None, found: LogState, *, accept_loss: bool) -> bool:
-    """Compare a store with its mark. True if something is missing and ``accept_loss`` allows that; it is logged.
+    """Compare a store with its mark. Returns True if data is missing and ``accept_loss`` allows that; it is logged.
 
-    Raises StoreIncompatible if something is missing.
+    Raises StoreIncompatible if data is missing.
     """
     missing = what_is_missing(mark, found)
     if missing is None:
@@ -166,12 +170,12 @@ def check(directory: Path, mark: Mark | None, found: LogState, *, accept_loss: b
 
 
 def what_is_missing(mark: Mark | None, found: LogState) -> str | None:
-    """Say in sentences what a store has lost, or may have lost; None if nothing."""
+    """Return sentences about data that a store has lost, or may have lost; None if it lost none."""
     in_use = found.clean is False
     has_all = (
         mark is not None and mark.identity == found.identity and mark.position.journal_next <= found.position.journal_next
     )
-    # A program that looks at the file after a crash, such as sqlite3, moves the log into it and removes the log.
+    # A program that opens the file after a crash, such as sqlite3, moves the log into it and removes the log.
     moved = found.whole and has_all and mark is not None and mark.position.exact
     if in_use and found.log_bytes is None and not moved:
         return (
@@ -204,7 +208,7 @@ _CAUSES: Final = (
     "was put back."
 )
 _NO_MARK: Final = (
-    "penstock.mark is missing or damaged, and the store was not closed: it cannot be told whether the log penstock.db-wal is "
+    "penstock.mark is missing or damaged, and the store was not closed: it is unknown whether the log penstock.db-wal is "
     "complete. Copy penstock.mark along with the other files, or stop the server before you copy them."
 )
 

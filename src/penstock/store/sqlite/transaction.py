@@ -1,6 +1,6 @@
-"""One transaction of the SQLite store: begun at its first statement, committed or rolled back when it is left.
+"""One transaction of the SQLite store: started by its first statement, committed or rolled back at the end of its block.
 
-Each topic has its methods in a module of its own, see ``store/contract``.
+Each topic has its methods in its own module, see ``store/contract``.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class SqliteTransaction(
         self._store.committed(recount=self._recount, moved=self._moved)
 
     def _roll_back(self) -> None:
-        if self._db.in_transaction:  # after some errors SQLite has rolled back by itself
+        if self._db.in_transaction:  # after some errors SQLite has already rolled back
             self._db.execute("rollback")
         self._take_back()
         self._store.rolled_back()

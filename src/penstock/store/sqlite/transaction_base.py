@@ -1,4 +1,4 @@
-"""What the topics of a transaction of the SQLite store share: the beginning of it, and reading of rows that may be damaged."""
+"""Code that the topics of a SQLite transaction share: its start, and reads of rows that may be damaged."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SqliteTransactionBase(TransactionBase[SqliteCatalog]):
     _db: apsw.Connection
     _begun: bool
     _groups: SqliteJobGroups
-    _recount: bool  #: a damaged job was put aside, so the counts of its queue are not right
+    _recount: bool  #: a damaged job was quarantined, so the counts of its queue are wrong
     _new_crons: int
 
     def _begin(self) -> None:
@@ -68,7 +68,7 @@ class SqliteTransactionBase(TransactionBase[SqliteCatalog]):
         return self._sound(self._fetch(statement, parameters, many=many))
 
     def _sound(self, read: list[rows.Row]) -> list[Job]:
-        """Make jobs from rows, and quarantine the damaged ones."""
+        """Return jobs made from rows, and quarantine the damaged ones."""
         jobs = rows.read_jobs(read)
         if jobs is not None:
             return jobs
@@ -84,12 +84,12 @@ class SqliteTransactionBase(TransactionBase[SqliteCatalog]):
         run = self._db.executemany if many else self._db.execute
         try:
             return list(run(statement, parameters))
-        except UnicodeDecodeError:  # a bit flipped inside a text: the row cannot even be read
+        except UnicodeDecodeError:  # a flipped bit in a text: the row cannot be read
             self._quarantine_unreadable()
             return list(run(statement, parameters))
 
     def _forget(self, ids: Iterable[int]) -> None:
-        """Delete all that belongs to jobs whose rows are deleted."""
+        """Delete all data of jobs whose rows are deleted."""
         keys = [(job_id,) for job_id in ids]
         self._db.executemany("delete from payloads where id = ?", keys)
         self._db.executemany("delete from results where id = ?", keys)
@@ -106,7 +106,7 @@ class SqliteTransactionBase(TransactionBase[SqliteCatalog]):
         )
         try:
             self._db.execute("delete from jobs where id = ?", (job_id,))
-        except apsw.CorruptError:  # the indexes still hold what the row said before it was damaged
+        except apsw.CorruptError:  # the indexes still contain the values of the row before the damage
             self._db.execute("reindex jobs")
             self._db.execute("delete from jobs where id = ?", (job_id,))
         self._forget([job_id])
@@ -129,6 +129,6 @@ class SqliteTransactionBase(TransactionBase[SqliteCatalog]):
                 self._quarantine(rows.DamagedRow("the job's row holds broken text", columns))
 
     def _examine_suspects(self) -> None:
-        """Read rows by their key alone, without an index."""
+        """Read rows by their key only, without an index."""
         suspects, self._store.suspects = self._store.suspects, set()
         self._heads(rows.SELECT_JOB, [(job_id,) for job_id in suspects], many=True)

@@ -1,4 +1,4 @@
-"""Takes a file of an older schema along: a copy beside it first, then the migrations, with lines in the log."""
+"""Upgrades a file of an older schema: a copy beside it first, then the migrations; both are logged."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("penstock.store")
 
-#: The copy is removed by the first start after so long.
+#: The first start after this time removes the copy.
 KEEP_COPY_MS: Final = 7 * DAY_MS
 
 
 def upgrade(db: apsw.Connection, path: Path, clock: Clock, *, keep_copy: bool) -> None:
-    """Bring a file to the current schema, if it is older. ``keep_copy``: of the file as it was, beside it.
+    """Bring a file to the current schema, if it is older. ``keep_copy``: keep a copy of the old file beside it.
 
-    Raises StoreIncompatible (newer, another program's, or it failed) and StorageFull (no room for the copy). The file is then
-    as it was.
+    Raises StoreIncompatible (newer, another program's, or it failed) and StorageFull (no room for the copy). The file is
+    then unchanged.
     """
     _remove_old_copies(path, clock)
     version, application = int(db.pragma("user_version")), int(db.pragma("application_id"))

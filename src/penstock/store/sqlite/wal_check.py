@@ -1,9 +1,10 @@
-"""Finds out whether the write-ahead log has lost commits it once had.
+"""Detects whether the write-ahead log has lost commits.
 
-SQLite replays its log up to the first frame whose checksum does not match and silently forgets the rest. That is right for
-the torn tail of a power cut, whose frames were never acknowledged. It is wrong for a flipped bit in the middle, behind which
-acknowledged commits lie. The two can be told apart when the machine has not been restarted since the log was written: then
-nothing was torn but perhaps the very last commit, and complete commits before that one can only have been lost by damage.
+SQLite replays its log up to the first frame whose checksum does not match and ignores the rest without an error. That is
+right for the torn end after a power cut, whose frames were never acknowledged. It is wrong for a flipped bit in the middle,
+because acknowledged commits follow it. The two cases can be distinguished when the machine has not been restarted since the
+log was written: then at most the very last commit is torn, and complete commits before that one can only have been lost by
+damage.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ _MASK_32 = 0xFFFF_FFFF
 def lost_commits(db: apsw.Connection, database: Path) -> int:
     """Count the commits behind the point up to which SQLite has replayed the log.
 
-    Call it after the first read of a connection and before its first write. The index beside the log would say as much, but
-    whoever closes a file loses all locks that SQLite has on it in this process: the next process that reads the data would take
-    itself for the first, and cut the index off under us.
+    Call it after the first read of a connection and before its first write. The index beside the log has the same
+    information, but closing a file removes all locks that SQLite has on it in this process: the next process that reads the
+    data would assume that it is the first, and cut the index off while this process uses it.
     """
     log = database.with_name(database.name + "-wal")
     if not log.exists():
@@ -45,7 +46,7 @@ def lost_commits(db: apsw.Connection, database: Path) -> int:
         for number in range(replayed_frames(db), (log.stat().st_size - _HEADER.size) // step):
             file.seek(_HEADER.size + number * step)
             _, pages_after_commit, *frame_salts, _, _ = _FRAME.unpack(file.read(_FRAME.size))
-            if frame_salts == salts:  # not the remains of an older generation of the log
+            if frame_salts == salts:  # not a frame of an older generation of the log
                 ends_in_commit = pages_after_commit > 0
                 commits += ends_in_commit
         return commits - ends_in_commit
@@ -64,6 +65,6 @@ def _is_sound(header: bytes) -> bool:
 
 
 def replayed_frames(db: apsw.Connection) -> int:
-    """Return how many pages of the log count."""
+    """Return the number of valid pages in the log."""
     frames, _ = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
     return max(0, frames)

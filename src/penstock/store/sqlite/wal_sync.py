@@ -1,4 +1,4 @@
-"""The open write-ahead log: makes it durable, and notes in the mark how far that was. See ``sync_mark``."""
+"""The open write-ahead log: makes it durable, and records that position in the mark. See ``sync_mark``."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ log = structlog.get_logger("penstock.store")
 
 
 class LogSync:
-    """Begin it when the file was checked, end it when everything is in the main file. ``sync`` runs in a thread."""
+    """Call ``begin`` when the file was checked, ``end`` when everything is in the main file. ``sync`` runs in a thread."""
 
     def __init__(self, directory: Path, log_path: Path, clock: Clock, fdatasync: Callable[[int], None]) -> None:
         self.waits = True  #: every answer waits for a sync
         self._journal_next = 0  #: at the last commit
         self._journaled = False  #: the last commit wrote to the journal
         self._frames = 0  #: pages in the log
-        self._salts: bytes | None = None  #: its generation; None: to be read
+        self._salts: bytes | None = None  #: its generation; None: not read yet
         self._directory = directory
         self._log_path = log_path
         self._clock = clock
@@ -39,9 +39,9 @@ class LogSync:
         self._alarm: Alarm | None = None
 
     def begin(self, db: apsw.Connection, identity: str, journal_next: int) -> None:
-        """Move the log into the main file, note how far the store has come, and have the file say that it is in use.
+        """Move the log into the main file, record the position of the store, and mark the file as in use.
 
-        Another program that reads the file may keep the log from being moved; then it just stays.
+        Another program that reads the file may prevent the move of the log; then the log stays.
         """
         self._fd = os.open(self._log_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -57,7 +57,7 @@ class LogSync:
             try:
                 db.execute("update shutdown set clean = 0 where clean = 1")
             except apsw.FullError:
-                log.warning("the disk is full: the file cannot say that it is in use, only penstock.mark does")
+                log.warning("the disk is full: the file cannot be marked as in use, only penstock.mark records it")
         if position.frames == 0:
             db.set_busy_timeout(0)
             try:
@@ -70,13 +70,13 @@ class LogSync:
         self._journal_next, self._journaled = journal_next, False
 
     def end(self, db: apsw.Connection, journal_next: int) -> bool:
-        """Move the log into the main file and have that say that it is complete. False: another program is in the way."""
+        """Move the log into the main file and mark that as complete. Returns False if another program prevents it."""
         position = self._moved(db, journal_next)
         if self._mark is not None:
             self._mark.write(position)
             self._mark.sync()
         db.execute("update shutdown set clean = 1")
-        if position.frames:  # this is the end of the log: a file that has it is complete, whoever has moved the log into it
+        if position.frames:  # the end of the log: a file that contains it is complete, even if another program moved the log
             self._fdatasync(self._fd)
             return False
         db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
@@ -96,30 +96,30 @@ class LogSync:
             self._fd = -1
 
     def position(self, journal_next: int) -> Position:
-        """Return how far the store is. A sync that begins now covers that."""
+        """Return the current position of the store. A sync that begins now covers it."""
         if self._salts is None:
             self._salts = sync_mark.read_salts(self._fd)
         return Position(journal_next, self._clock.now_ms(), self._salts, self._frames, self.waits and self._journaled)
 
     def log_has(self, frames: int, journal_next: int) -> None:
-        """Note after a commit how many pages the log holds, and how far the journal is."""
+        """Record, after a commit, the number of pages in the log, and the position of the journal."""
         self._journaled, self._journal_next = journal_next != self._journal_next, journal_next
         if frames <= self._frames:
             self._salts = None
         self._frames = frames
 
     def log_may_restart(self) -> None:
-        """Note that the log was moved: the next commit may begin a new generation of it."""
+        """Record that the log was moved: the next commit may begin a new generation of it."""
         self._salts = None
 
     def sync(self, position: Position) -> None:
-        """Make the log durable, then note it in the mark. Raises OSError."""
+        """Make the log durable, then record it in the mark. Raises OSError."""
         self._fdatasync(self._fd)
         if self._mark is not None:
             self._mark.write(position)
 
     def book_mark_sync(self, run: Callable[[Callable[[], None]], object]) -> None:
-        """Have the mark made durable within a second. ``run``: does it in a thread."""
+        """Sync the mark within a second. ``run``: runs that in a thread."""
         if self._alarm is None and self._mark is not None:
             self._alarm = self._clock.call_at(self._clock.steady_ms() + SYNC_EVERY_MS, lambda: self._sync_mark(run))
 

@@ -1,4 +1,4 @@
-"""The webhooks of the SQLite store: few and asked for often, so all of them are in memory too."""
+"""The webhooks of the SQLite store: few and read often, so all of them are in memory too."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 
 class Webhooks:
-    """Filled from the file when it is opened, changed by transactions, which take it back if they are rolled back."""
+    """Filled from the file when it is opened, changed by transactions, which undo their changes when they are rolled back."""
 
     def __init__(self, db: apsw.Connection) -> None:
         self.by_id: dict[int, WebhookRecord] = {}
@@ -44,13 +44,13 @@ class Webhooks:
             self.by_id[each.id] = each
 
     def remove(self, db: apsw.Connection, ids: Sequence[int]) -> None:
-        """Forget webhooks."""
+        """Remove webhooks."""
         db.executemany("delete from webhooks where id = ?", [(webhook_id,) for webhook_id in ids])
         for webhook_id in ids:
             self.by_id.pop(webhook_id, None)
 
     def undo(self) -> Callable[[], None]:
-        """Return what brings back the webhooks as they are now."""
+        """Return a function that restores the current webhooks."""
         before = dict(self.by_id)
 
         def undo() -> None:

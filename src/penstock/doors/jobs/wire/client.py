@@ -1,4 +1,7 @@
-"""What bunqueue's own client reads and sends besides the HTTP API: jobs with all their fields, dead-letter entries, limits."""
+"""What only bunqueue's own client sends and receives: jobs with all fields, dead-letter entries, limits.
+
+It is not in the HTTP API.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ Offset = Annotated[int, Meta(ge=0, le=limits.offset_max)]
 Moment = Annotated[int, Meta(ge=0, le=limits.timestamp_ms_max)]
 
 
-# In.
+# Requests.
 
 
 class JobsQuery(requests.RequestModel):
@@ -23,7 +26,7 @@ class JobsQuery(requests.RequestModel):
     state: str | list[str] | None = None
     limit: Annotated[int, Meta(ge=0, le=limits.list_jobs_max)] = limits.list_jobs_max
     offset: Offset = 0
-    asc: bool = True  #: false: the last one first
+    asc: bool = True  #: false: the newest first
 
 
 class DeadFilter(requests.RequestModel):
@@ -32,7 +35,7 @@ class DeadFilter(requests.RequestModel):
     reason: str | None = None
     older_than: Moment | None = None
     newer_than: Moment | None = None
-    retriable: bool = False  #: only those that the dead-letter rule brings back now
+    retriable: bool = False  #: only those that the dead-letter rule retries now
     expired: bool = False  #: only those that the dead-letter rule deletes now
     limit: Offset | None = None
     offset: Offset = 0
@@ -46,22 +49,22 @@ class DeadQuery(requests.RequestModel):
 
 
 class RetryDeadBody(requests.DlqRetryBody):
-    """Which dead jobs to bring back: one, the oldest, those that a filter lets through, or all."""
+    """Which dead jobs to retry: one, the oldest, those that match a filter, or all."""
 
     filter: DeadFilter | None = None
 
 
 class LimitsQuery(requests.RequestModel):
-    """``maxJobs``: the rate limit counts as free until so many of its jobs were taken."""
+    """``maxJobs``: the rate limit counts as free until this many of its jobs were claimed."""
 
     max_jobs: Offset | None = None
 
 
-# Out.
+# Replies.
 
 
 class Step(replies.Out, omit_defaults=True):
-    """A state that a job came to. ``attempt``: which one failed."""
+    """A state that a job has reached. ``attempt``: which one failed."""
 
     state: str
     timestamp: int
@@ -70,16 +73,16 @@ class Step(replies.Out, omit_defaults=True):
 
 
 class FullJobView(replies.JobView, kw_only=True, omit_defaults=False):
-    """A job with all its fields, also those that few jobs have."""
+    """A job with all its fields, including those that few jobs have."""
 
     durable: bool
-    timeline: list[Step]  #: what is known of its way: when it was made, last begun, and ended or last failed
+    timeline: list[Step]  #: its known steps: when it was created, last started, and ended or last failed
     returnvalue: Raw | msgspec.UnsetType = msgspec.UNSET
     failed_reason: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class FullDeadJobView(FullJobView, kw_only=True, omit_defaults=False):
-    """A dead job, with why and since when."""
+    """A dead job, with the reason and the time."""
 
     reason: str | None
     failed_at: int | None
@@ -123,7 +126,7 @@ class FullJobsReply(replies.Reply, kw_only=True):
 
 
 class DeadEntriesReply(replies.Reply, kw_only=True):
-    """Dead jobs, and the entries they are in."""
+    """Dead jobs and their dead-letter entries."""
 
     jobs: list[FullDeadJobView]
     entries: list[DeadEntry]
@@ -142,6 +145,6 @@ class DeadStats(replies.Out):
 
 
 class DeadStatsReply(replies.Reply, kw_only=True):
-    """The same, in its envelope."""
+    """The dead jobs of a queue in numbers, in the reply's envelope."""
 
     stats: DeadStats

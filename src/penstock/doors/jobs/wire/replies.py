@@ -11,11 +11,11 @@ from penstock.core.queue import DlqConfig, StallConfig
 
 
 class Out(msgspec.Struct, rename="camel", gc=False):
-    """Base of what goes out."""
+    """Base of replies and their parts."""
 
 
 class Reply(Out, kw_only=True):
-    """Base of all good replies: ``ok`` comes first."""
+    """Base of all successful replies: ``ok`` comes first."""
 
     ok: bool = True
 
@@ -31,13 +31,13 @@ class IdReply(Reply, kw_only=True):
 
 
 class IdsReply(Reply, kw_only=True):
-    """The ids of pushed jobs, in the order in which they were given."""
+    """The ids of pushed jobs, in the given order."""
 
     ids: list[str]
 
 
 class BackoffView(Out, omit_defaults=True):
-    """How long a job waits before a retry, if it was told as an object. Milliseconds."""
+    """How long a job waits before a retry, if the push gave an object. Milliseconds."""
 
     type: str
     delay: int
@@ -45,7 +45,7 @@ class BackoffView(Out, omit_defaults=True):
 
 
 class RepeatView(Out, omit_defaults=True):
-    """How a job comes again, and how often it has."""
+    """How a job is repeated, and how often it has been."""
 
     count: int
     every: int | None = None
@@ -57,7 +57,7 @@ class RepeatView(Out, omit_defaults=True):
 class JobView(Out, omit_defaults=True):
     """A job as users see it. Times are milliseconds since 1970; ``attempts`` counts failed ones.
 
-    What few jobs have comes last, and is left out of the others.
+    Fields that few jobs have come last, and are left out of other jobs.
     """
 
     id: str
@@ -104,12 +104,12 @@ class JobView(Out, omit_defaults=True):
     remove_dependency_on_failure: bool = False
     continue_parent_on_failure: bool = False
     ignore_dependency_on_failure: bool = False
-    deferred_since: int | None = None  #: when it was first given back with a delay, since its last attempt
-    name: str | msgspec.UnsetType = msgspec.UNSET  #: what its producer called it
+    deferred_since: int | None = None  #: when it was first released with a delay, since its last attempt
+    name: str | msgspec.UnsetType = msgspec.UNSET  #: the name that its producer gave it
 
 
 class DeadJobView(JobView, kw_only=True):
-    """A dead job, with why and since when."""
+    """A dead job, with the reason and the time."""
 
     reason: str | None
     failed_at: int | None
@@ -161,20 +161,20 @@ class StateReply(Reply, kw_only=True):
 
 
 class ResultReply(Reply, kw_only=True):
-    """What a worker answered."""
+    """The result that the worker sent."""
 
     id: str
     result: Raw
 
 
 class NoResultReply(Reply, kw_only=True):
-    """There is no result."""
+    """The job has no result."""
 
     id: str
 
 
 class ChildrenReply(Reply, kw_only=True):
-    """What the workers of the jobs that a job needs have answered, by their ids."""
+    """The results of the jobs that a job depends on, by their ids."""
 
     values: dict[str, Raw]
 
@@ -220,7 +220,7 @@ class CompletedReply(Reply, kw_only=True):
 
 
 class ProgressReply(Reply, kw_only=True):
-    """How far a worker is."""
+    """The progress of a job."""
 
     progress: int
     message: str | None
@@ -233,13 +233,13 @@ class AliveData(Out):
 
 
 class AliveReply(Reply, kw_only=True):
-    """The heartbeat counted."""
+    """The heartbeat was accepted."""
 
     data: AliveData
 
 
 class AliveBatchData(Out):
-    """The inner part of a heartbeat batch's reply. ``errors``, if there are any: which jobs the worker does not hold."""
+    """The inner part of a heartbeat batch's reply. ``errors``, if there are any: the jobs that the worker does not hold."""
 
     count: int
     ok: bool = True
@@ -247,7 +247,7 @@ class AliveBatchData(Out):
 
 
 class AliveBatchReply(Reply, kw_only=True):
-    """So many heartbeats counted."""
+    """The number of accepted heartbeats."""
 
     data: AliveBatchData
 
@@ -264,7 +264,7 @@ class LogData(Out):
     """The inner part of a log's reply."""
 
     logs: list[LogLine]
-    count: int  #: how many lines the log has in all
+    count: int  #: how many lines the log has in total
 
 
 class LogsReply(Reply, kw_only=True):
@@ -289,11 +289,11 @@ class QueuesReply(Reply, kw_only=True):
     """The names of all queues."""
 
     queues: list[str]
-    partial: list[str] | msgspec.UnsetType = msgspec.UNSET  #: which shards are down, so that something may be missing
+    partial: list[str] | msgspec.UnsetType = msgspec.UNSET  #: the shards that are down, so that the list may be incomplete
 
 
 class QueueCounts(Out):
-    """How many jobs are in each of the states that a summary tells of."""
+    """How many jobs are in each of the states of a summary."""
 
     waiting: int
     active: int
@@ -312,7 +312,7 @@ class CountsView(Out):
     failed: int
     waiting_children: int = msgspec.field(name="waiting-children")
     prioritized: int  #: waiting jobs with a priority above 0
-    paused: int  #: waiting jobs of a queue that is paused
+    paused: int  #: waiting jobs of a paused queue
 
 
 class QueueSummary(Out):
@@ -375,11 +375,11 @@ class CronView(Out):
     repeat_every: int | None
     next_run: int
     timezone: str
-    job_name: str | msgspec.UnsetType = msgspec.UNSET  #: what its jobs are called
+    job_name: str | msgspec.UnsetType = msgspec.UNSET  #: the name of its jobs
 
 
 class CountedCronView(CronView, kw_only=True):
-    """The same, with how often it has run."""
+    """When a cron runs, and how often it has run."""
 
     executions: int
     max_limit: int | None
@@ -401,4 +401,4 @@ class CronsReply(Reply, kw_only=True):
     """All crons of a namespace, by name."""
 
     crons: list[CountedCronView]
-    partial: list[str] | msgspec.UnsetType = msgspec.UNSET  #: which shards are down, so that something may be missing
+    partial: list[str] | msgspec.UnsetType = msgspec.UNSET  #: the shards that are down, so that the list may be incomplete

@@ -1,4 +1,4 @@
-"""The bodies and queries that the jobs door takes."""
+"""The bodies and queries that the jobs door accepts."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from penstock.doors.jobs.wire.fields import (
 
 
 class RequestModel(msgspec.Struct, rename="camel", gc=False):
-    """Base of what comes in. Unknown fields are ignored."""
+    """Base of requests. Unknown fields are ignored."""
 
 
 class RepeatBody(RequestModel):
-    """How a job comes again once it is done: after ``every`` ms, or at the next tick of ``cron``."""
+    """How a job is repeated after it has ended: after ``every`` ms, or at the next tick of ``cron``."""
 
     every: Every | None = None
     cron: ScheduleText | None = None
@@ -55,7 +55,7 @@ class BackoffBody(RequestModel):
 
 
 class DedupBody(RequestModel):
-    """What else a unique key does: see Dedup. ``ttl`` in ms; 0: no limit."""
+    """Options of a unique key: see Dedup. ``ttl`` in ms; 0: no limit."""
 
     ttl: Annotated[int, Meta(ge=0, le=limits.ttl_ms_max)] | None = None
     extend: bool = False
@@ -108,19 +108,19 @@ class BulkBody(RequestModel):
 
 
 class StrictRepeat(RepeatBody, forbid_unknown_fields=True):
-    """The same, without any other field: see FieldCheck."""
+    """RepeatBody without unknown fields: see FieldCheck."""
 
 
 class StrictBackoff(BackoffBody, forbid_unknown_fields=True):
-    """The same, without any other field: see FieldCheck."""
+    """BackoffBody without unknown fields: see FieldCheck."""
 
 
 class StrictDedup(DedupBody, forbid_unknown_fields=True):
-    """The same, without any other field: see FieldCheck."""
+    """DedupBody without unknown fields: see FieldCheck."""
 
 
 class StrictPush(PushBody, forbid_unknown_fields=True):
-    """The same, without any other field, nor within its objects: see FieldCheck."""
+    """PushBody without unknown fields, also within its objects: see FieldCheck."""
 
     backoff: Backoff | StrictBackoff = 1_000
     repeat: StrictRepeat | None = None
@@ -128,20 +128,23 @@ class StrictPush(PushBody, forbid_unknown_fields=True):
 
 
 class StrictBulk(RequestModel, forbid_unknown_fields=True):
-    """The same, without any other field: see FieldCheck."""
+    """BulkBody without unknown fields: see FieldCheck."""
 
     jobs: Annotated[list[StrictPush], Meta(max_length=limits.bulk_jobs_max)]
 
 
 class GroupRate(RequestModel):
-    """How many jobs of each group may be claimed within a time, in ms."""
+    """How many jobs of each group may be claimed within a period, in ms."""
 
     max: Positive
     duration: Positive
 
 
 class GroupOptions(RequestModel):
-    """What a worker asks for all groups of its queue. ``affinity``, of bunqueue's worker, is checked and not used."""
+    """The limits that a worker requests for all groups of its queue.
+
+    ``affinity``, of bunqueue's worker, is checked and not used.
+    """
 
     concurrency: Positive | None = None
     limit: GroupRate | None = None
@@ -166,49 +169,49 @@ class PullBatchBody(RequestModel):
 
 
 class HttpPullQuery(PullQuery):
-    """The same over HTTP, where a pull is not tied to a connection that ends it."""
+    """How to pull one job over HTTP, where a pull is not tied to a connection that ends it."""
 
     wait_id: Key | None = None
 
 
 class HttpPullBatchBody(PullBatchBody):
-    """The same over HTTP, where a pull is not tied to a connection that ends it."""
+    """How to pull several jobs over HTTP, where a pull is not tied to a connection that ends it."""
 
     wait_id: Key | None = None
 
 
 class StopWaitingBody(RequestModel):
-    """Which pulls to end: those that wait and have this id."""
+    """Which pulls to end: the waiting ones with this id."""
 
     wait_id: Key
 
 
 class AckBody(RequestModel):
-    """A job is done."""
+    """Report that a job has completed."""
 
     result: Raw | None = None
     token: str | None = None
-    remove_on_complete: bool = False  #: remove it, whatever its own options say
+    remove_on_complete: bool = False  #: remove it, whatever its own options are
 
 
 class AckBatchBody(RequestModel):
-    """Several jobs are done. Results and tokens are matched to the ids by position."""
+    """Report that several jobs have completed. Results and tokens are matched to the ids by position."""
 
     ids: Ids
     results: list[Raw] | None = None
     tokens: list[str | None] | None = None
-    remove_on_completes: list[bool | None] | None = None  #: which to remove, whatever their own options say
+    remove_on_completes: list[bool | None] | None = None  #: which jobs to remove, whatever their own options are
 
 
 class FailBody(RequestModel):
-    """A job failed."""
+    """Report that a job has failed."""
 
     error: Text | None = None
     token: str | None = None
-    unrecoverable: bool = False  #: trying again is no use: straight to the dead letters
+    unrecoverable: bool = False  #: no retry: the job becomes a dead letter at once
     stack: Annotated[list[Text], Meta(max_length=limits.ids_max)] | None = None  #: where it failed, line by line
-    delay: Delay | None = None  #: before the next attempt, in place of the backoff
-    remove_on_fail: bool = False  #: remove it if it would be dead, whatever its own options say
+    delay: Delay | None = None  #: before the next attempt, instead of the backoff
+    remove_on_fail: bool = False  #: remove it instead of making it a dead letter, whatever its own options are
 
 
 class DataBody(RequestModel):
@@ -230,7 +233,7 @@ class DelayBody(RequestModel):
 
 
 class TokenBody(RequestModel):
-    """``token``: the lease of the worker that asks. A job that another worker holds by now is left alone."""
+    """``token``: the lease of the worker. A job that another worker holds by now is not changed."""
 
     token: str | None = None
 
@@ -248,7 +251,7 @@ class WaitBody(RequestModel):
 
 
 class ProgressBody(RequestModel):
-    """How far a worker is. Below 0 counts as 0, above 100 as 100."""
+    """The progress of a job. Below 0 counts as 0, above 100 as 100."""
 
     progress: int
     message: Message | None = None
@@ -256,21 +259,21 @@ class ProgressBody(RequestModel):
 
 
 class HeartbeatBody(RequestModel):
-    """A worker is alive."""
+    """A heartbeat of a worker for one job."""
 
     token: str | None = None
     duration: Lease | None = None
 
 
 class HeartbeatBatchBody(RequestModel):
-    """A worker is alive and holds several jobs. Tokens are matched to the ids by position."""
+    """A heartbeat of a worker for several jobs. Tokens are matched to the ids by position."""
 
     ids: Ids
     tokens: list[str | None] | None = None
 
 
 class ReleaseBatchBody(RequestModel):
-    """A worker gives back jobs it has not begun. Tokens are matched to the ids by position."""
+    """Release jobs that a worker has not begun. Tokens are matched to the ids by position."""
 
     ids: Ids
     tokens: list[str | None] | None = None
@@ -278,22 +281,22 @@ class ReleaseBatchBody(RequestModel):
 
 
 class HeldBatchBody(RequestModel):
-    """A worker asks which jobs it still holds. Tokens are matched to the ids by position."""
+    """Ask which jobs a worker still holds. Tokens are matched to the ids by position."""
 
     ids: Ids
     tokens: list[str | None] | None = None
-    timeout: Wait = 0  #: for how long to wait until one is lost
+    timeout: Wait = 0  #: how long to wait until a job is lost
 
 
 class ExtendBody(RequestModel):
-    """A worker needs more time."""
+    """Extend a lease."""
 
     duration: Lease
     token: str | None = None
 
 
 class ExtendBatchBody(RequestModel):
-    """A worker needs more time for several jobs. Tokens and durations are matched to the ids by position."""
+    """Extend several leases. Tokens and durations are matched to the ids by position."""
 
     ids: Ids
     tokens: list[str | None] | None = None
@@ -308,7 +311,7 @@ class LogBody(RequestModel):
 
 
 class CronJobBody(RequestModel):
-    """What the jobs of a cron are like: fields of a push."""
+    """The fields of a cron's jobs: those of a push."""
 
     timeout: Timeout | None = None
     max_attempts: Attempts | None = None
@@ -345,7 +348,7 @@ class CronBody(RequestModel):
     skip_if_no_worker: bool = False
     dedup: DedupBody | None = None
     job_options: CronJobBody | None = None
-    job_name: Name | None = None  #: what its jobs are called
+    job_name: Name | None = None  #: the name of its jobs
 
 
 class ListQuery(RequestModel):
@@ -357,11 +360,11 @@ class ListQuery(RequestModel):
 
 
 class EventsQuery(RequestModel):
-    """How events are spelled, and after which one to begin. ``format``: ``typed`` for all of them, each with its name."""
+    """The form of events, and after which one to begin. ``format``: ``typed`` for all of them, each with its name."""
 
     format: Literal["legacy", "typed"] = "legacy"
     last_event_id: str = ""  #: for clients that cannot send the header Last-Event-ID
-    ids: Literal["plain", "marked"] = "plain"  #: ``marked``: ids also say of which journal their numbers are
+    ids: Literal["plain", "marked"] = "plain"  #: ``marked``: ids also identify the journal of their numbers
 
 
 class CleanBody(RequestModel):
@@ -373,13 +376,13 @@ class CleanBody(RequestModel):
 
 
 class CountBody(RequestModel):
-    """How many, at most."""
+    """How many jobs, at most."""
 
     count: Annotated[int, Meta(ge=1, le=limits.offset_max)] | None = None
 
 
 class RetryCompletedBody(RequestModel):
-    """Which completed job to run again; none means all, or as many as ``count`` says, oldest first.
+    """Which completed job to run again; none means all, or at most ``count``, oldest first.
 
     ``timestamp``: only those that completed by this moment, ms since 1970.
     """
@@ -396,7 +399,7 @@ class DlqQuery(RequestModel):
 
 
 class DlqRetryBody(RequestModel):
-    """Which dead job to bring back; none means all, or as many as ``count`` says, oldest first."""
+    """Which dead job to retry; none means all, or at most ``count``, oldest first."""
 
     job_id: str | None = None
     count: Annotated[int, Meta(ge=1, le=limits.offset_max)] | None = None
@@ -409,14 +412,14 @@ class LimitBody(RequestModel):
 
 
 class RateLimitBody(LimitBody):
-    """A limit of jobs per ``duration`` ms (0: a second). ``ttl``: ms after which it ends (0: it does not)."""
+    """A limit of jobs per ``duration`` ms (0: a second). ``ttl``: ms after which it ends (0: never)."""
 
     duration: Annotated[int, Meta(ge=0, le=limits.YEAR_MS)] = limits.SECOND_MS
     ttl: Annotated[int, Meta(ge=0, le=limits.YEAR_MS)] = 0
 
 
 class StallPatch(RequestModel):
-    """Changes to the stall rule; what is not given stays."""
+    """Changes to the stall rule. Missing fields stay unchanged."""
 
     enabled: bool | None = None
     stall_interval: Annotated[int, Meta(ge=1, le=limits.lease_ms_max)] | None = None
@@ -425,7 +428,7 @@ class StallPatch(RequestModel):
 
 
 class StallBody(StallPatch):
-    """The same, wrapped in ``config`` or not."""
+    """Changes to the stall rule, wrapped in ``config`` or not."""
 
     config: StallPatch | None = None
 
@@ -437,7 +440,10 @@ class ModeBody(RequestModel):
 
 
 class DlqPatch(RequestModel):
-    """Changes to the dead-letter rule; what is not given stays. ``maxAge: null`` keeps dead jobs for ever."""
+    """Changes to the dead-letter rule. Missing fields stay unchanged.
+
+    ``maxAge: null`` keeps dead jobs without a time limit.
+    """
 
     auto_retry: bool | None = None
     auto_retry_interval: Annotated[int, Meta(ge=1, le=limits.YEAR_MS)] | None = None
@@ -447,6 +453,6 @@ class DlqPatch(RequestModel):
 
 
 class DlqBody(DlqPatch):
-    """The same, wrapped in ``config`` or not."""
+    """Changes to the dead-letter rule, wrapped in ``config`` or not."""
 
     config: DlqPatch | None = None

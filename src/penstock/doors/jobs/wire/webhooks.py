@@ -1,4 +1,4 @@
-"""What goes over the wire of the jobs door about webhooks."""
+"""The requests and replies of the jobs door about webhooks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.doors.jobs.wire.requests import RequestModel
 
 
 class WebhookBody(RequestModel):
-    """A webhook to be registered. The texts of a URL and of events that are missing or wrong are the contract's."""
+    """A webhook to be registered. The contract fixes the error texts for a missing or invalid URL or events."""
 
     url: str = ""
     events: Annotated[list[str], Meta(max_length=limits.ids_max)] | None = None
@@ -22,7 +22,7 @@ class WebhookBody(RequestModel):
 
 
 class EnabledBody(RequestModel):
-    """On or off."""
+    """Whether a webhook is enabled."""
 
     enabled: bool
 
@@ -84,6 +84,6 @@ class RemovedData(Out):
 
 
 class RemovedReply(Reply, kw_only=True):
-    """It is removed."""
+    """The webhook was removed."""
 
     data: RemovedData
