@@ -163,7 +163,7 @@ def choose(spark: SparkSession, wish: ReplayRequest) -> DataFrame:
 
 
 def jobs_again(chosen: DataFrame) -> DataFrame:
-    """Build rows for the sink from jobs. Payload, priority, attempts, group and headers stay; ids and keys are in use."""
+    """Build the rows of jobs for the sink. Payload, priority, attempts, group and headers stay; ids and keys are in use."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
     # Penstock's header comes first, so that it is found in a job that was replayed before. It then has the id of that job.
