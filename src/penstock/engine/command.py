@@ -45,7 +45,7 @@ class Command(Generic[Outcome]):
     """Base of all commands. A door makes one and awaits ``engine.run(command)``.
 
     Each command is a subclass with its arguments, and has one ``apply`` function that runs a whole list of such commands
-    inside a transaction; ``dispatch.py`` lists them all.
+    inside a transaction: see ``dispatch.py``.
     """
 
     __slots__ = ("bounced_ms", "future")

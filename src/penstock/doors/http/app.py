@@ -167,7 +167,7 @@ class HttpApp:
                 if method == "OPTIONS":
                     proto.response_empty(204, heads.preflight)
                     return
-                # Every request is counted against the limit of its client before any other work. Finding the route comes
+                # Every other request is counted against the limit of its client before further work. Finding the route comes
                 # next, because the route decides the form of an error. That takes no longer than one pass over the path.
                 refused = None if self._window is None else self._pace(scope, self._window)
                 # A HEAD request is answered by the handler of GET; the server omits the body.
