@@ -13,7 +13,8 @@ from penstock.engine.prefetch.commands import Prefetch
 
 
 def subclasses(base: type) -> set[type]:
-    return {each for child in base.__subclasses__() for each in (child, *subclasses(child))}
+    children: list[type] = base.__subclasses__()
+    return {each for child in children for each in (child, *subclasses(child))}
 
 
 def test_each_command_is_applied() -> None:

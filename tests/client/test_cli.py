@@ -127,7 +127,7 @@ def test_ctrl_c_lets_what_runs_end(server: ServerProcess, client: Client, queue:
     with Command(tmp_path, "jobs_of_mine", "--url", server.url, "--reload") as command:
         with (tmp_path / "gate").open("w") as gate:  # which waits for the task to open it
             command.press_ctrl_c()
-            command.until("Jobs that run have 30 s")
+            command.until("Running jobs have 30 s")
             gate.write("ended")
         assert command.process.wait(PATIENCE_S) == 0
     assert client.jobs.result(job_id) == "ended"
@@ -139,7 +139,7 @@ def test_a_second_ctrl_c_gives_it_back(server: ServerProcess, client: Client, qu
     job_id = client.jobs.push(queue, {"task": "hold", "args": {}})
     with Command(tmp_path, "jobs_of_mine", "--url", server.url) as command, (tmp_path / "gate").open("w"):
         command.press_ctrl_c()
-        command.until("Jobs that run have 30 s")
+        command.until("Running jobs have 30 s")
         command.press_ctrl_c()
         assert command.process.wait(PATIENCE_S) == 0
     assert (client.jobs.state(job_id), client.jobs.get(job_id).attempts) == ("waiting", 0)

@@ -250,6 +250,31 @@ async def test_a_large_request_does_not_wait_for_what_waits_itself(
     may_end.set()
 
 
+async def test_a_small_request_does_not_wait_for_itself(share: FairShare, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The body of a small request may be read in slices, too."""
+    monkeypatch.setattr(limits, "share_wait_ms", 60_000)
+    share.enter("quiet")
+    async with asyncio.timeout(30):
+        await share.give_way()
+    share.leave()
+
+
+async def test_requests_that_catch_up_go_on_in_turns_and_in_their_order(share: FairShare) -> None:
+    await settle(2)
+    share.fall_behind("flood")
+    share.fall_behind("other")
+    waiting = [share.begin("flood") for _ in range(3 * TURN)]
+    share.catch_up("flood")
+    share.catch_up("other")
+    last = share.begin("flood")
+    await settle(1)
+    assert sum(place is None or place.done() for place in waiting) == TURN
+    assert last is not None
+    await settle(1)
+    assert sum(place is None or place.done() for place in waiting) == 2 * TURN
+    assert not last.done()
+
+
 async def test_a_large_request_goes_on_after_a_while(share: FairShare, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "share_wait_ms", 1)
     monkeypatch.setattr(limits, "share_small_ms", 60_000)

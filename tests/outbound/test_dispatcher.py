@@ -379,7 +379,7 @@ async def test_a_webhook_behind_the_journal_goes_on_with_the_oldest_event(
     office.start()
     await clock.advance(0)
     assert 0 < len(post.sent) < 5
-    assert "so far behind" in capsys.readouterr().out
+    assert "missed events that the journal no longer has" in capsys.readouterr().out
 
 
 async def test_more_events_than_are_read_at_once(

@@ -45,6 +45,7 @@ class FairShare:
         self.only = ""
         self._seen: set[str] = set()  #: namespaces with a request since the last check, while they share
         self._begun: dict[str, int] = {}  #: requests that began in this turn of the loop
+        self._turn_is_due = False
         self._lines: dict[str, Line] = {}  #: requests that wait for a turn; no line is empty
         self._in_progress: dict[str, int] = {}  #: large requests
         self._holders: dict[asyncio.Task[Any] | None, str] = {}  #: the tasks of these, and their namespaces
@@ -63,11 +64,11 @@ class FairShare:
         if not self.shared and not self._is_second(namespace):
             return None
         self._note(namespace)
-        if self._behind and namespace in self._behind:
+        if namespace in self._lines or namespace in self._behind:
             return _join(self._lines, namespace, requests)
         begun = self._begun
         if not begun:
-            asyncio.get_running_loop().call_soon(self._turn)
+            self._turn_soon()
         count = begun.get(namespace, 0)
         if count < limits.share_turn_requests:
             begun[namespace] = count + requests
@@ -108,18 +109,18 @@ class FairShare:
         """Let the requests of a namespace begin again."""
         if namespace in self._behind:
             self._behind.discard(namespace)
-            if not self._begun:
-                asyncio.get_running_loop().call_soon(self._turn)
+            self._turn_soon()
 
     async def give_way(self, namespace: str | None = None) -> None:
         """Wait, in a large request, for small requests of other namespaces in progress: ``limits.share_wait_ms`` at most.
 
-        ``namespace``: the namespace of the work, if it is not that of the large request of this task.
+        ``namespace``: the namespace of the work, if it is not that of the request of this task.
         """
         if not self.shared:
             return
         if namespace is None:
-            namespace = self._holders.get(asyncio.current_task())
+            task = asyncio.current_task()
+            namespace = self._holders.get(task) or self._entered.get(task)  # a request does not wait for itself
         if not self._is_waited_for(namespace):
             return
         until = work_s() + limits.share_wait_ms / 1_000
@@ -230,15 +231,21 @@ class FairShare:
             count = _release(self._large_lines, namespace, len(self._large_lines[namespace]))
             self._in_progress[namespace] = self._in_progress.get(namespace, 0) + count
 
+    def _turn_soon(self) -> None:
+        if not self._turn_is_due:
+            self._turn_is_due = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
     def _turn(self) -> None:
         """Begin the next turn of the loop: each line gets its share of it."""
+        self._turn_is_due = False
         self._begun = {
             namespace: count
             for namespace in list(self._lines)
             if namespace not in self._behind and (count := _release(self._lines, namespace, limits.share_turn_requests))
         }
         if self._begun:
-            asyncio.get_running_loop().call_soon(self._turn)
+            self._turn_soon()
 
 
 def _end(place: Place) -> None:

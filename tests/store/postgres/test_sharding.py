@@ -129,7 +129,7 @@ def test_the_home_of_a_name_is_needed_for_that_name_only(tmp_path: Path, databas
         while client.post(f"/queues/{PARENTS}/jobs", json={"data": 1}).status_code == 200:
             time.sleep(0.01)
         refused = client.post(f"/queues/{CHILDREN}/jobs", json={"data": 1, "jobId": names[number]})
-        assert (refused.status_code, f"Shard {number} looks after" in refused.text) == (503, True)
+        assert (refused.status_code, f"Shard {number} has the reservation of" in refused.text) == (503, True)
         children = Api(client, CHILDREN)
         assert children.push(jobId=names[1 - number]) == names[1 - number]
         assert children.push()

@@ -160,6 +160,8 @@ class HttpApp:
         heads, route = self._heads[self._gate.is_open], self._no_route
         writer: AnswerWriter = proto
         self._under_way.add(request)
+        if self._watched:
+            self._count_head(scope)
         try:
             try:
                 method = scope.method
@@ -172,8 +174,7 @@ class HttpApp:
                 refused = None if self._window is None else self._pace(scope, self._window)
                 # A HEAD request is answered by the handler of GET; the server omits the body.
                 found, params = self._router.find("GET" if method == "HEAD" else method, scope.path)
-                if found is not None:
-                    route = found
+                route = route if found is None else found
                 if route.meter is not None:
                     writer = route.meter.watch(proto)
                 if refused is not None or not self._gate.is_open:
@@ -188,8 +189,9 @@ class HttpApp:
                 await request.drain(self._clock)
                 return
             finally:
-                if request.held or self._share.shared or request.has_turn or self._watched:
-                    self._leave(request)
+                if request.held or self._share.shared or request.has_turn:
+                    request.free()
+                    self._share.leave()
             if type(answer) in self._may_be_long and await self._answer_in_parts(request, proto, writer, route, answer):
                 return
             status, headers, body = self._render(request, heads, answer)
@@ -200,13 +202,10 @@ class HttpApp:
         finally:
             self._under_way.discard(request)
 
-    def _leave(self, request: Request) -> None:
-        """Give back the resources that a request held."""
-        if self._watched and self._answers is not None:
-            self._answers.count_request(ends_of(request.scope), head_bytes(request.scope))
-        if request.held or self._share.shared or request.has_turn:
-            request.free()
-            self._share.leave()
+    def _count_head(self, scope: Scope) -> None:
+        """Count the head of a request when it arrives: a request that waits would look like PING frames until it ends."""
+        if self._answers is not None:
+            self._answers.count_request(ends_of(scope), head_bytes(scope))
 
     def _render(self, request: Request, heads: Heads, answer: object) -> tuple[int, Headers, bytes]:
         """Return an answer that is sent at once: its status, headers and body."""

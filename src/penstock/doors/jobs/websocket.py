@@ -296,6 +296,7 @@ class Socket(WebSocket):
         try:
             await asyncio.wait({reserving})
         finally:
+            reserving.cancel()  # it is done, unless this task was cancelled
             self._reserving.discard(reserving)
         if reserving.cancelled():  # it is when the connection ends
             return None
