@@ -13,7 +13,7 @@ from bench.goals import say
 from penstock.core.binary_payload import wrap
 from penstock.core.clock import SystemClock
 from penstock.core.durability import Durability
-from penstock.core.job import JobFlag, NewJob
+from penstock.core.job import JobFlag, JobSpec
 from penstock.core.queue import QueueKey
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.push import Push
@@ -35,7 +35,7 @@ async def fill(directory: Path, count: int) -> None:
     flags, step = JobFlag.MESSAGE | JobFlag.REMOVE_ON_COMPLETE, SPAN_MS / count
     for begin in range(0, count, BATCH):
         delays = (FROM_MS + int(number * step) for number in range(begin, begin + BATCH))
-        jobs = [NewJob(data, options, delay=delay, backoff=0, flags=flags) for delay in delays]
+        jobs = [JobSpec(data, options, delay=delay, backoff=0, flags=flags) for delay in delays]
         await engine.run(Push(QueueKey("bench", f"later{begin // BATCH % 10}"), jobs))
         if begin % (count // 10) == 0:
             say(f"    {begin:,}")

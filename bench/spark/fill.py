@@ -18,7 +18,7 @@ import uvloop
 from bench.goals import say
 from penstock.core.clock import ManualClock
 from penstock.core.durability import Durability
-from penstock.core.job import JobFlag, NewJob
+from penstock.core.job import JobFlag, JobSpec
 from penstock.core.queue import QueueKey
 from penstock.core.retention import Retention
 from penstock.engine.engine import Engine
@@ -80,7 +80,7 @@ class Day:
             wanted = rate * swing / 0.75 + self.left[queue]
             counts.append(int(wanted))
             self.left[queue] = wanted - int(wanted)
-        jobs = [NewJob(text, None, flags=JobFlag.REMOVE_ON_COMPLETE, backoff=10_000) for text in TEXTS]
+        jobs = [JobSpec(text, None, flags=JobFlag.REMOVE_ON_COMPLETE, backoff=10_000) for text in TEXTS]
         pushes = [
             self.engine.run(Push(queue_of(queue), self.random.choices(jobs, k=min(5_000, count - begin))))
             for queue, count in enumerate(counts)

@@ -13,12 +13,12 @@ from penstock.core.errors import (
     InvalidInput,
     OutcomeUnknown,
     PartlyDone,
-    PenstockError,
     QuotaExceeded,
+    ServerError,
     StorageFailed,
     TooMany,
 )
-from penstock.core.job import NewJob
+from penstock.core.job import JobSpec
 from penstock.core.sharding import fnv1a32
 from penstock.engine.jobs.push import Push
 from penstock.engine.submit import submit_chain
@@ -175,7 +175,7 @@ async def test_who_leaves_before_the_answer_has_taken_nothing(store: SqliteStore
     ("error", "counted"), [(StorageFailed(), False), (TooMany(), False), (OutcomeUnknown(), True), (PartlyDone(), True)]
 )
 async def test_a_push_that_did_not_happen_is_not_counted(
-    store: SqliteStore, clock: ManualClock, error: PenstockError, counted: bool
+    store: SqliteStore, clock: ManualClock, error: ServerError, counted: bool
 ) -> None:
     async def fail() -> Any:
         raise error
@@ -183,7 +183,7 @@ async def test_a_push_that_did_not_happen_is_not_counted(
     quotas = Quotas({QUEUE.namespace: 1}, Counter([store], clock))
     submit = submit_chain(lambda _command: asyncio.ensure_future(fail()), quotas=quotas)
     with pytest.raises(type(error)):
-        await submit(Push(QUEUE, [NewJob(b"1")]))
+        await submit(Push(QUEUE, [JobSpec(b"1")]))
     await settle()
     (wait_ms,) = await store.quota_take([Take(QUEUE.namespace, 1, 1)])
     assert (wait_ms > 0) is counted

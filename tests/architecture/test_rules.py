@@ -103,3 +103,15 @@ def test_every_command_of_the_command_line_is_found_by_its_name() -> None:
         assert command is not None
         assert command.name == name
     assert main.get_command(context, "api") is None, "a module, but no command"
+
+
+def test_every_class_has_a_name_of_its_own() -> None:
+    """Who searches for a name finds one class. The synchronous client is made from the asynchronous one, name by name."""
+    found: dict[str, list[str]] = {}
+    for path in MODULES:
+        module = path.relative_to(SOURCE).as_posix()
+        if not module.startswith("client/_sync/"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    found.setdefault(node.name, []).append(module)
+    assert {name: modules for name, modules in found.items() if len(modules) > 1} == {}

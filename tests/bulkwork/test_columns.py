@@ -12,7 +12,7 @@ from penstock.bulkwork.columns import MOMENT, column, moments, named, uuids
 from penstock.bulkwork.journal import EVENTS, Gathering
 from penstock.core import events, ids
 from penstock.core.events import EventKind
-from penstock.core.job import Job
+from penstock.core.job import JobRecord
 from penstock.store.bulk_reader import Block
 from tests.bulkwork.blocks import body_of
 
@@ -43,8 +43,8 @@ def test_names_are_found_by_number(values: list[int]) -> None:
     assert named(values, names).to_pylist() == [names[each] for each in values]
 
 
-def job(number: int) -> Job:
-    return Job(number, 1, 7, 1, 3, 1_000, None, None, None, None, None, 0, 0, 0, 1, 2, size=10)
+def job(number: int) -> JobRecord:
+    return JobRecord(number, 1, 7, 1, 3, 1_000, None, None, None, None, None, 0, 0, 0, 1, 2, size=10)
 
 
 @given(st.lists(st.lists(st.sampled_from(list(EventKind)), min_size=1, max_size=5), min_size=1, max_size=5), st.data())

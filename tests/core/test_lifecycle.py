@@ -7,7 +7,7 @@ import pytest
 
 from penstock.core import lifecycle
 from penstock.core.errors import WrongState
-from penstock.core.job import Job, JobFlag
+from penstock.core.job import JobFlag, JobRecord
 from penstock.core.lifecycle import TABLE, Arrow, State
 
 NOW, STEADY = 1_800_000_000_000, 1_700_000_000_000
@@ -23,8 +23,8 @@ class Moment:
         return next(self.numbers)
 
 
-def job_in(state: State, **changes: object) -> Job:
-    job = Job(
+def job_in(state: State, **changes: object) -> JobRecord:
+    job = JobRecord(
         id=7, namespace=1, queue=1, created_at=NOW - 60_000, max_attempts=3, backoff=1_000, timeout=None, expires_at=None,
         flags=0, group_id=None, unique_key=None, custom_id=None, state=state.value, priority=5, position=7,
         run_at=NOW - 60_000, size=2,

@@ -15,7 +15,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock import config
-from penstock.core.errors import PenstockError
+from penstock.core.errors import ServerError
 from tests.docs.generate import ROOT
 from tests.support.ports import free_port
 
@@ -167,7 +167,7 @@ def test_servers_of_compose_and_image_use_settings_that_exist() -> None:
     loaded = config.load({}, image | filled, None)
     assert loaded.stores == tuple(f"postgresql://penstock:s3cret@shard{number}/penstock" for number in (0, 1))
     assert str(loaded.http) == "0.0.0.0:6790"
-    with pytest.raises(PenstockError, match="AUTH_TOKENS"):
+    with pytest.raises(ServerError, match="AUTH_TOKENS"):
         config.load({}, image, None)
 
 

@@ -15,7 +15,7 @@ from penstock.access.identity import WORDS, Right
 from penstock.access.jwt import TokenRules, Verifier
 from penstock.access.keys import KeyRing, secret_key
 from penstock.core.clock import ManualClock, SystemClock, settle
-from penstock.core.job import NewJob
+from penstock.core.job import JobSpec
 from penstock.core.queue import QueueKey
 from penstock.doors import permissions
 from penstock.doors.jobs.event_hub import EventHub
@@ -348,7 +348,7 @@ async def test_events_of_a_queue_end_with_the_token_unless_another_was_shown(eng
     assert (await asyncio.to_thread(ends.read))["error"] == words
     assert await asyncio.to_thread(ends.read) is None
     await asyncio.to_thread(goes_on.ok, "Ping")
-    await engine.run(Push(QueueKey("default", "watched"), [NewJob(b"1")]))
+    await engine.run(Push(QueueKey("default", "watched"), [JobSpec(b"1")]))
     assert (await asyncio.to_thread(goes_on.read))["event"]["eventType"] == "pushed"
     for each in (ends, goes_on):
         each.socket.close()

@@ -11,8 +11,8 @@ import pytest
 
 from penstock.core.clock import ManualClock, settle
 from penstock.core.durability import Durability
-from penstock.core.errors import OutcomeUnknown, PenstockError, ShuttingDown, StorageFailed, StorageFull
-from penstock.core.job import JobFlag, NewJob
+from penstock.core.errors import OutcomeUnknown, ServerError, ShuttingDown, StorageFailed, StorageFull
+from penstock.core.job import JobFlag, JobSpec
 from penstock.core.lifecycle import State
 from penstock.core.queue import QueueKey, StateCounts
 from penstock.engine.engine import Engine
@@ -63,9 +63,9 @@ async def test_concurrent_commands_share_one_transaction(engine: Engine) -> None
 async def test_with_always_nobody_is_answered_before_the_fsync_of_its_group(tmp_path: Path, clock: ManualClock) -> None:
     disk = SlowDisk()
     engine = await open_engine(tmp_path, clock, disk, Durability.ALWAYS)
-    first = engine.run(Push(QUEUE, [NewJob(b"1")]))
+    first = engine.run(Push(QUEUE, [JobSpec(b"1")]))
     await settle()
-    second, third = engine.run(Push(QUEUE, [NewJob(b"2")])), engine.run(Push(QUEUE, [NewJob(b"3")]))
+    second, third = engine.run(Push(QUEUE, [JobSpec(b"2")])), engine.run(Push(QUEUE, [JobSpec(b"3")]))
     await settle()
     assert engine.store.totals() == StateCounts(waiting=3)  # all are committed meanwhile
     assert not any(future.done() for future in (first, second, third))
@@ -81,8 +81,8 @@ async def test_otherwise_the_commit_is_enough_unless_the_job_is_durable(
 ) -> None:
     disk = SlowDisk()
     engine = await open_engine(tmp_path, clock, disk, durability)
-    durable = engine.run(Push(QUEUE, [NewJob(b"1", flags=JobFlag.DURABLE)]))
-    plain = engine.run(Push(QUEUE, [NewJob(b"2")]))
+    durable = engine.run(Push(QUEUE, [JobSpec(b"1", flags=JobFlag.DURABLE)]))
+    plain = engine.run(Push(QUEUE, [JobSpec(b"2")]))
     await plain
     assert not durable.done()
     disk.gate.set()
@@ -109,9 +109,9 @@ async def test_a_failed_fsync_answers_nobody_of_its_group_and_stops_all_writes(t
     disk = SlowDisk()
     engine = await open_engine(tmp_path, clock, disk, Durability.ALWAYS)
     disk.fails = True
-    waiting = [engine.run(Push(QUEUE, [NewJob(b"1")]))]
+    waiting = [engine.run(Push(QUEUE, [JobSpec(b"1")]))]
     await settle()
-    waiting.append(engine.run(Push(QUEUE, [NewJob(b"2")])))
+    waiting.append(engine.run(Push(QUEUE, [JobSpec(b"2")])))
     await settle()
     disk.gate.set()
     for future in waiting:
@@ -145,10 +145,10 @@ async def test_a_store_that_keeps_failing_is_not_healed(tmp_path: Path, clock: M
 
 
 async def test_one_bad_command_of_a_batch_fails_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    good = [engine.run(Push(QUEUE, [NewJob(b"good")])) for _ in range(3)]
-    bad = engine.run(Push(QUEUE, [NewJob(b"bad", priority=2**70)]))  # does not fit into the store
-    good += [engine.run(Push(QUEUE, [NewJob(b"good")])) for _ in range(3)]
-    with pytest.raises(PenstockError):
+    good = [engine.run(Push(QUEUE, [JobSpec(b"good")])) for _ in range(3)]
+    bad = engine.run(Push(QUEUE, [JobSpec(b"bad", priority=2**70)]))  # does not fit into the store
+    good += [engine.run(Push(QUEUE, [JobSpec(b"good")])) for _ in range(3)]
+    with pytest.raises(ServerError):
         await bad
     assert len({job.id for (job,) in await asyncio.gather(*good)}) == 6
     assert engine.store.totals() == StateCounts(waiting=6)
@@ -160,9 +160,9 @@ async def test_waiting_callers_survive_a_batch_that_fails(engine: Engine) -> Non
 
     waiting = engine.run(Claim(QUEUE, wait_ms=60_000))
     await settle()
-    bad = engine.run(Push(QUEUE, [NewJob(b"bad", priority=2**70)]))
-    good = engine.run(Push(QUEUE, [NewJob(b"good")]))
-    with pytest.raises(PenstockError):
+    bad = engine.run(Push(QUEUE, [JobSpec(b"bad", priority=2**70)]))
+    good = engine.run(Push(QUEUE, [JobSpec(b"good")]))
+    with pytest.raises(ServerError):
         await bad
     (job,) = await good
     assert [delivery.job.id for delivery in await waiting] == [job.id]
@@ -190,7 +190,7 @@ def _raise_io_error(_transaction: object) -> None:
 async def test_closing_finishes_what_was_submitted_and_refuses_the_rest(store: SqliteStore, clock: ManualClock) -> None:
     engine = Engine(store, clock)
     engine.start()
-    submitted = [engine.run(Push(QUEUE, [NewJob(b"1")])) for _ in range(10)]
+    submitted = [engine.run(Push(QUEUE, [JobSpec(b"1")])) for _ in range(10)]
     await engine.close()
     assert all(future.done() and future.exception() is None for future in submitted)
     with pytest.raises(ShuttingDown):
@@ -262,9 +262,9 @@ async def test_what_writes_nothing_needs_no_fsync_but_waits_for_one_under_way(tm
     assert (await push(engine, job_id="mine")).id == job.id
     assert disk.calls == calls
     disk.gate.clear()
-    first = engine.run(Push(QUEUE, [NewJob(b"1", job_id="other")]))
+    first = engine.run(Push(QUEUE, [JobSpec(b"1", job_id="other")]))
     await settle()
-    second = engine.run(Push(QUEUE, [NewJob(b"1", job_id="other")]))  # finds the first, which is not on disk yet
+    second = engine.run(Push(QUEUE, [JobSpec(b"1", job_id="other")]))  # finds the first, which is not on disk yet
     await settle()
     assert not first.done()
     assert not second.done()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.core import bulk_records
-from penstock.core.job import IDEMPOTENCY_PREFIX, Dedup, NewJob
+from penstock.core.job import IDEMPOTENCY_PREFIX, Dedup, JobSpec
 from penstock.core.queue import QueueKey
 from penstock.engine.bulk.stage_commands import CommitStages
 from penstock.engine.bulk.staged_writes import PackedRows, StagedWrites
@@ -48,9 +48,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counts
 
 
-def messages(data: bytes, **more: Any) -> list[tuple[QueueKey, list[NewJob]]]:
+def messages(data: bytes, **more: Any) -> list[tuple[QueueKey, list[JobSpec]]]:
     return [
-        (queue, [NewJob(data, job_id=f"{IDEMPOTENCY_PREFIX}{n}", **more) for n in range(MANY)]) for queue in (QUEUE, OTHER)
+        (queue, [JobSpec(data, job_id=f"{IDEMPOTENCY_PREFIX}{n}", **more) for n in range(MANY)]) for queue in (QUEUE, OTHER)
     ]
 
 
@@ -68,11 +68,11 @@ async def test_messages_with_keys_are_looked_for_together(engine: Engine, asked:
 
 async def test_pushes_with_names_are_looked_for_together(engine: Engine, asked: Counter[str]) -> None:
     await push(engine)
-    await engine.run(Push(OTHER, [NewJob(b"1")]))
+    await engine.run(Push(OTHER, [JobSpec(b"1")]))
 
     def pushes() -> list[Push]:
         return [
-            Push(queue, [NewJob(b"1", job_id=f"j{n}"), NewJob(b"2", unique_key=f"u{n}", dedup=Dedup(ttl=5_000))])
+            Push(queue, [JobSpec(b"1", job_id=f"j{n}"), JobSpec(b"2", unique_key=f"u{n}", dedup=Dedup(ttl=5_000))])
             for n in range(MANY)
             for queue in (QUEUE, OTHER)
         ]
@@ -88,7 +88,7 @@ async def test_pushes_with_names_are_looked_for_together(engine: Engine, asked: 
 
 async def test_jobs_that_are_replaced_are_written_together(engine: Engine, asked: Counter[str]) -> None:
     def pushes() -> Push:
-        return Push(QUEUE, [NewJob(b"%d" % n, unique_key=f"u{n % 5}", dedup=Dedup(replace=True)) for n in range(MANY)])
+        return Push(QUEUE, [JobSpec(b"%d" % n, unique_key=f"u{n % 5}", dedup=Dedup(replace=True)) for n in range(MANY)])
 
     first = await engine.run(pushes())
     asked.clear()
@@ -99,7 +99,7 @@ async def test_jobs_that_are_replaced_are_written_together(engine: Engine, asked
 
 async def test_keys_that_are_over_are_freed_together(engine: Engine, clock: ManualClock, asked: Counter[str]) -> None:
     def pushes() -> Push:
-        return Push(QUEUE, [NewJob(b"1", unique_key=f"u{n}", dedup=Dedup(ttl=1_000)) for n in range(MANY)])
+        return Push(QUEUE, [JobSpec(b"1", unique_key=f"u{n}", dedup=Dedup(ttl=1_000)) for n in range(MANY)])
 
     await engine.run(pushes())
     await clock.advance(1_000)
@@ -109,7 +109,7 @@ async def test_keys_that_are_over_are_freed_together(engine: Engine, clock: Manu
 
 
 async def test_names_of_a_new_queue_are_looked_for_together(engine: Engine, asked: Counter[str]) -> None:
-    jobs = [NewJob(b"1", job_id=f"j{n}", unique_key=f"u{n}") for n in range(MANY)]
+    jobs = [JobSpec(b"1", job_id=f"j{n}", unique_key=f"u{n}") for n in range(MANY)]
     asked.clear()
     await engine.run(Push(QueueKey("new", "new"), jobs))
     assert (asked["job_find_custom"], asked["job_find_unique"]) == (1, 1)
@@ -117,9 +117,9 @@ async def test_names_of_a_new_queue_are_looked_for_together(engine: Engine, aske
 
 async def test_jobs_that_need_others_find_them_together(engine: Engine, asked: Counter[str]) -> None:
     needed = await push_many(engine, MANY)
-    await engine.run(Push(QUEUE, [NewJob(b"1", job_id=f"own{n}") for n in range(MANY)]))
+    await engine.run(Push(QUEUE, [JobSpec(b"1", job_id=f"own{n}") for n in range(MANY)]))
     asked.clear()
-    await engine.run(Push(QUEUE, [NewJob(b"2", needs=(job.id, f"own{n}")) for n, job in enumerate(needed)]))
+    await engine.run(Push(QUEUE, [JobSpec(b"2", needs=(job.id, f"own{n}")) for n, job in enumerate(needed)]))
     assert asked["job_load"] == asked["job_find_custom"] == 1
 
 

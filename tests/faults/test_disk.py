@@ -12,8 +12,8 @@ import apsw
 import pytest
 
 from penstock.core.durability import Durability
-from penstock.core.errors import OutcomeUnknown, PenstockError, StorageFull
-from penstock.core.job import NewJob
+from penstock.core.errors import OutcomeUnknown, ServerError, StorageFull
+from penstock.core.job import JobSpec
 from penstock.core.lifecycle import State
 from penstock.core.limits import MEBIBYTE
 from penstock.engine.engine import Engine
@@ -361,7 +361,7 @@ async def test_a_fault_at_any_call_loses_nothing_answered_and_stores_nothing_ref
                 answered.append(await push(engine, data=data, job_id=data.decode()))
             except OutcomeUnknown:
                 pass
-            except PenstockError:
+            except ServerError:
                 refused.append(data.decode())
         vfs.calls_left = None
         assert await store.heal(), store.status()
@@ -410,7 +410,7 @@ async def test_on_a_full_disk_pushes_of_a_batch_are_refused_and_its_acks_are_not
     await push_many(engine, 3)
     held = await claim_all(engine)
     vfs.calls_left = 0
-    refused = engine.run(Push(QUEUE, [NewJob(b"1")]))
+    refused = engine.run(Push(QUEUE, [JobSpec(b"1")]))
     acks = [ack(engine, job) for job in held]
     with pytest.raises(StorageFull, match="Disk is full: new jobs are refused"):
         await refused

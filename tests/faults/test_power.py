@@ -11,7 +11,7 @@ import pytest
 
 from penstock.core.durability import Durability
 from penstock.core.errors import StoreIncompatible
-from penstock.core.job import NewJob
+from penstock.core.job import JobSpec
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.claim import Claim
@@ -84,7 +84,7 @@ async def record(directory: Path, clock: ManualClock, recorder: Recorder, *, dur
     rng = random.Random(SEED)
     for _ in range(120):
         new = [
-            NewJob(rng.randbytes(rng.randrange(10, 900)), max_attempts=rng.choice((1, 3)))
+            JobSpec(rng.randbytes(rng.randrange(10, 900)), max_attempts=rng.choice((1, 3)))
             for _ in range(rng.randrange(1, 12))
         ]
         for job in await engine.run(Push(QUEUE, new)):

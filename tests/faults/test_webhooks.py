@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.core.clock import ManualClock
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.core.webhook import WebhookRecord
 
 pytestmark = pytest.mark.anyio
@@ -54,7 +54,7 @@ class Bench:
     async def add(self, event: str = "pushed") -> WebhookRecord:
         return await self.engine.run(AddWebhook("default", "http://good.com/", (event,), None, None))
 
-    async def push(self, count: int) -> list[Job]:
+    async def push(self, count: int) -> list[JobRecord]:
         return [await push(self.engine) for _ in range(count)]
 
     async def push_in_vain(self) -> None:
@@ -67,7 +67,7 @@ class Bench:
         await StoreRecovery(self.engine).run_once()
         assert self.engine.store.status().writable
 
-    async def were_told(self, *jobs: Job) -> None:
+    async def were_told(self, *jobs: JobRecord) -> None:
         """See that exactly these are told of, in this order, and that it stays so."""
         wanted = [ids.to_uuid(job.id) for job in jobs]
         await until(lambda: len(self.told) >= len(wanted))

@@ -15,9 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.core.clock import ManualClock
 from penstock.core.durability import Durability
-from penstock.core.errors import InvalidInput, PenstockError
+from penstock.core.errors import InvalidInput, ServerError
 from penstock.core.events import EventKind
-from penstock.core.job import Dedup, JobFlag, NewJob, details_of
+from penstock.core.job import Dedup, JobFlag, JobSpec, details_of
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.claim import Claim
@@ -137,7 +137,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def push_all(self, batch: list[tuple[dict[str, Any], list[ModelJob]]]) -> None:
         new = [
-            NewJob(str(n).encode(), **each, needs=tuple(job.id for job in needed)) for n, (each, needed) in enumerate(batch)
+            JobSpec(str(n).encode(), **each, needs=tuple(job.id for job in needed)) for n, (each, needed) in enumerate(batch)
         ]
         try:
             pushed = self.submit(Push(QUEUE, new))
@@ -284,14 +284,14 @@ class QueueMachine(RuleBasedStateMachine):
                 Renew("default", [hold], [None]),
             ):
                 (outcome,) = self.submit(command)
-                assert isinstance(outcome, PenstockError)
+                assert isinstance(outcome, ServerError)
 
     @rule(number=pick)
     def words_about_jobs_nobody_holds_change_nothing(self, number: int) -> None:
         job = self.some(number, "waiting", "delayed", "completed", "dead")
         if job is not None:
             (outcome,) = self.submit(Ack("default", [LeaseRef(job.id)], [None]))
-            assert isinstance(outcome, PenstockError)
+            assert isinstance(outcome, ServerError)
 
     def _state(self, job_id: int) -> str | None:
         return self.model.jobs[job_id].state if job_id in self.model.jobs else None
@@ -333,7 +333,7 @@ class QueueMachine(RuleBasedStateMachine):
         blocked = arrow in (Arrow.REVIVE, Arrow.REPLAY) and job.unique and self.model.holder_of_unique(job.unique)
         try:
             self.submit(MoveJob("default", job.id, arrow, value))
-        except PenstockError:
+        except ServerError:
             assert job.state not in allowed or blocked
             return
         assert job.state in allowed
@@ -360,7 +360,7 @@ class QueueMachine(RuleBasedStateMachine):
             return
         try:
             self.submit(EditData("default", job.id, data))
-        except PenstockError:
+        except ServerError:
             assert job.state in ("completed", "dead")
         else:
             assert job.state in ("waiting", "delayed", "active", "waiting-children")

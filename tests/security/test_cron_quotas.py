@@ -10,7 +10,7 @@ from penstock.core import limits
 from penstock.core.cron import CronKey, CronPlan
 from penstock.core.errors import QuotaExceeded
 from penstock.core.events import EventKind
-from penstock.core.job import NewJob
+from penstock.core.job import JobSpec
 from penstock.core.queue import QueueKey
 from penstock.core.schedule import parse
 from penstock.engine.jobs.push import Push
@@ -50,8 +50,8 @@ async def test_ticks_beyond_the_quota_are_skipped_and_noted(engine: Engine, cloc
     assert len(await claim_all(engine, queue=FREE)) == 20
     assert (await events(engine, EventKind.CRON_SKIPPED)).count("small") == 20 - QUOTA
     with pytest.raises(QuotaExceeded):  # what crons have taken is taken
-        await engine.run(Push(SMALL, [NewJob(b"1")]))
-    await engine.run(Push(FREE, [NewJob(b"1")]))
+        await engine.run(Push(SMALL, [JobSpec(b"1")]))
+    await engine.run(Push(FREE, [JobSpec(b"1")]))
     await clock.advance(30_000)
     assert (await events(engine, EventKind.CRON_FIRED)).count("small") == QUOTA
     await clock.advance(31_000)
@@ -65,9 +65,9 @@ async def test_a_tick_that_pushes_nothing_is_not_counted(engine: Engine, clock: 
     for _ in range(10):
         await clock.advance(1_000)
     assert len(await claim_all(engine, queue=SMALL)) == 1
-    await engine.run(Push(SMALL, [NewJob(b"1")]))
+    await engine.run(Push(SMALL, [JobSpec(b"1")]))
     with pytest.raises(QuotaExceeded):
-        await engine.run(Push(SMALL, [NewJob(b"1")]))
+        await engine.run(Push(SMALL, [JobSpec(b"1")]))
 
 
 def test_jobs_that_repeat_come_as_often_as_the_quota_allows(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from penstock.core import bulk_records, limits
 from penstock.core.clock import SystemClock, settle
 from penstock.core.events import EventKind
-from penstock.core.job import NewJob
+from penstock.core.job import JobSpec
 from penstock.core.lifecycle import State
 from penstock.core.queue import QueueKey
 from penstock.doors.jobs.base import JobsDoor
@@ -57,8 +57,8 @@ class Batches:
         return sum(map(len, self.done[: self.of(command) + 1])) - 1
 
 
-def some(count: int, data: bytes = b"{}") -> list[NewJob]:
-    return [NewJob(data)] * count
+def some(count: int, data: bytes = b"{}") -> list[JobSpec]:
+    return [JobSpec(data)] * count
 
 
 async def test_a_push_is_in_the_next_batch_although_ten_thousand_wait(engine: Engine) -> None:

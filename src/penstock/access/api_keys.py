@@ -20,7 +20,7 @@ from penstock.access.identity import WORDS, Identity
 from penstock.core import limits
 from penstock.core.apikey import PREFIX, ApiKey
 from penstock.core.clock import pause
-from penstock.core.errors import InvalidInput, KeyNotFound, KeysUnavailable, PenstockError, Unauthorized
+from penstock.core.errors import InvalidInput, KeyNotFound, KeysUnavailable, ServerError, Unauthorized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -108,7 +108,7 @@ class ApiKeys:
         """Read the keys, and follow changes by other servers. If the store is down, retry until it is available."""
         try:
             await self.look()
-        except PenstockError as error:
+        except ServerError as error:
             log.warning("the API keys cannot be read: they are refused until they can be read", reason=str(error))
         if not self.known or self._store.capabilities.is_shared:
             self._following = asyncio.get_running_loop().create_task(self._follow(), name="penstock-keys")
@@ -131,7 +131,7 @@ class ApiKeys:
             await pause(self._clock, LOOK_EVERY_MS)
             try:
                 await self.look()
-            except PenstockError:  # the known keys stay valid; the next read logs the problem
+            except ServerError:  # the known keys stay valid; the next read logs the problem
                 pass
             except Exception:
                 log.exception("changes of API keys cannot be followed; trying again")
@@ -203,7 +203,7 @@ class ApiKeys:
 
     async def _look_again(self) -> None:
         """Read the keys after a change of our own, which is stored and known. After a failure, a later check reads them."""
-        with contextlib.suppress(PenstockError):
+        with contextlib.suppress(ServerError):
             await self.look()
 
 

@@ -9,7 +9,7 @@ import structlog
 
 from penstock.access.identity import ANYWHERE
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, PenstockError, QuotaExceeded, TooMany
+from penstock.core.errors import InvalidInput, QuotaExceeded, ServerError, TooMany
 from penstock.core.quota import Windows
 from penstock.core.sharding import fnv1a32
 from penstock.store.contract import Take
@@ -91,7 +91,7 @@ class QuotaBatcher:
             log.exception("jobs could not be counted")
             for take, answer in batch:
                 if not answer.done() and take.jobs > 0:  # else no caller waits
-                    answer.set_exception(PenstockError())
+                    answer.set_exception(ServerError())
             return
         for (take, answer), wait_ms in zip(batch, waits, strict=True):
             if not answer.done():
@@ -105,14 +105,14 @@ class QuotaBatcher:
         passed = [Take(namespace, count, None) for namespace, count in alone.items()]
         try:
             waits = await self._store.quota_take(passed + takes)
-        except PenstockError as error:
+        except ServerError as error:
             return self._count_alone(takes, error)
         if self._alone is not None:
             self._alone = None
             log.info("quotas are counted over all servers again", shard=self._store.shard)
         return waits[len(passed) :]
 
-    def _count_alone(self, takes: list[Take], error: PenstockError) -> list[int]:
+    def _count_alone(self, takes: list[Take], error: ServerError) -> list[int]:
         servers = max(store.servers for store in self._stores)
         if self._alone is None:
             self._alone = Windows()

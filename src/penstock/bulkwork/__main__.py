@@ -17,7 +17,7 @@ from typing import BinaryIO, Final
 from penstock.bulkwork.protocol import LENGTH_BYTES, MEMORY_VARIABLE, BulkTask, TaskOutcome, decode_task, frame
 from penstock.bulkwork.tasks import TASKS
 from penstock.core import limits
-from penstock.core.errors import BulkMemory, JournalGone, PenstockError
+from penstock.core.errors import BulkMemory, JournalGone, ServerError
 from penstock.masking import masked
 
 #: The nice value of long tasks. Short tasks have the priority of the request that waits for them.
@@ -87,7 +87,7 @@ def _outcome(task: BulkTask) -> TaskOutcome:
         return TaskOutcome(asyncio.run(do(**task.given)))
     except JournalGone as error:
         return TaskOutcome(code=error.code, text=str(error), first=error.first)
-    except PenstockError as error:
+    except ServerError as error:
         return TaskOutcome(code=error.code, text=str(error))
     except MemoryError:
         return TaskOutcome(code=BulkMemory.code, text=str(BulkMemory()))

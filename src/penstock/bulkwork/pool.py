@@ -26,7 +26,7 @@ from penstock.core.errors import (
     LakeNotFound,
     LakeUnavailable,
     LakeUnusable,
-    PenstockError,
+    ServerError,
     ShuttingDown,
     SpoolFull,
     StorageFailed,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("penstock.bulk")
 
-_ERRORS: Final[dict[str, type[PenstockError]]] = {
+_ERRORS: Final[dict[str, type[ServerError]]] = {
     each.code: each
     for each in (
         InvalidInput,
@@ -162,7 +162,7 @@ async def _ask(process: Process, task: BulkTask) -> TaskOutcome:
     return decode_outcome(await process.stdout.readexactly(size))
 
 
-def _error(outcome: TaskOutcome) -> PenstockError:
+def _error(outcome: TaskOutcome) -> ServerError:
     if outcome.code == JournalGone.code:
         return JournalGone(outcome.text, first=outcome.first)
-    return _ERRORS.get(outcome.code, PenstockError)(outcome.text)
+    return _ERRORS.get(outcome.code, ServerError)(outcome.text)

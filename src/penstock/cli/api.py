@@ -10,7 +10,7 @@ from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 import click
 import msgspec
 
-from penstock.core.errors import ConfigInvalid, PenstockError
+from penstock.core.errors import ConfigInvalid, ServerError
 
 ANSWER_S: Final = 30.0
 
@@ -29,7 +29,7 @@ def token_option(command: F) -> F:
     return click.option("--token", envvar="PENSTOCK_TOKEN", help=text)(command)
 
 
-class RequestRefused(PenstockError):
+class RequestRefused(ServerError):
     """The server refused the request."""
 
     code = "refused"
@@ -50,9 +50,9 @@ def ask(method: str, url: str, path: str, token: str | None, body: Any = None) -
         text = error.read().decode(errors="replace")
         if error.code in (400, 403, 404, 409):
             raise RequestRefused(_words(text)) from error
-        raise PenstockError(f"{url} answered {error.code}: {text[:1_000]}") from error
+        raise ServerError(f"{url} answered {error.code}: {text[:1_000]}") from error
     except (URLError, OSError) as error:
-        raise PenstockError(f"{url} cannot be reached: {error}. Name a server with --url.") from error
+        raise ServerError(f"{url} cannot be reached: {error}. Name a server with --url.") from error
 
 
 def _tls(url: str) -> list[HTTPSHandler]:

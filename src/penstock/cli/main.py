@@ -10,7 +10,7 @@ import click
 
 from penstock import __version__
 from penstock.cli.miniqueue import Translating
-from penstock.core.errors import PenstockError
+from penstock.core.errors import ServerError
 from penstock.masking import masked
 
 #: Each is a module of this package, with a command of the same name.
@@ -33,7 +33,7 @@ class _Group(Translating, click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
-        except PenstockError as error:
+        except ServerError as error:
             click.secho(f"penstock: {masked(str(error))}", fg="red", err=True)
             sys.exit(2)
 

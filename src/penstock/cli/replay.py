@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from penstock.cli.lake import knock
-from penstock.core.errors import ConfigInvalid, PenstockError
+from penstock.core.errors import ConfigInvalid, ServerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,7 +43,7 @@ def replay(*, dry_run: bool, master: str, states: Sequence[str], **given: Any) -
     server that requires a token gets $PENSTOCK_TOKEN or $PENSTOCK_API_KEY.
     """
     # Other commands do not import these modules.
-    from penstock.client.errors import PenstockError as ClientError  # noqa: PLC0415
+    from penstock.client.errors import PenstockError  # noqa: PLC0415
 
     try:
         from penstock.spark import options  # noqa: PLC0415
@@ -57,8 +57,8 @@ def replay(*, dry_run: bool, master: str, states: Sequence[str], **given: Any) -
         knock(options.for_batch({"url": wish.url, "table": "jobs"} | named))  # before Spark, whose start is slow
         with _session(master) as spark:
             outcome = work.look(spark, wish) if dry_run else work.replay(spark, wish)
-    except ClientError as error:
-        raise PenstockError(str(error)) from error
+    except PenstockError as error:
+        raise ServerError(str(error)) from error
     if outcome.made_before:
         click.echo("This was done before, in the last 7 days, and is not done twice. --again does it all the same.")
     if dry_run:

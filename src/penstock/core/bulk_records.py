@@ -13,8 +13,8 @@ from zlib import crc32
 
 import msgspec
 
-from penstock.core.errors import PenstockError
-from penstock.core.job import NewJob
+from penstock.core.errors import ServerError
+from penstock.core.job import JobSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -140,15 +140,15 @@ decode_commit: Final = msgspec.msgpack.Decoder(Commit).decode
 # Chunks.
 
 
-class ChunkDamaged(PenstockError):
+class ChunkDamaged(ServerError):
     """Staged rows are damaged on disk."""
 
     code = "chunk_damaged"
 
 
-_FIELDS: Final = NewJob.__struct_fields__
+_FIELDS: Final = JobSpec.__struct_fields__
 _DEFAULTS: Final[dict[str, Any]] = {
-    each.name: each.default for each in msgspec.structs.fields(NewJob) if each.default is not msgspec.NODEFAULT
+    each.name: each.default for each in msgspec.structs.fields(JobSpec) if each.default is not msgspec.NODEFAULT
 }
 _unpack: Final = msgspec.msgpack.Decoder(dict[str, Any]).decode
 _CHECK_BYTES: Final = 4
@@ -163,16 +163,16 @@ def pack(columns: Mapping[str, Any]) -> bytes:
     return crc32(body).to_bytes(_CHECK_BYTES, "little") + body
 
 
-def unpack(body: bytes) -> tuple[list[NewJob], AbstractSet[str]]:
+def unpack(body: bytes) -> tuple[list[JobSpec], AbstractSet[str]]:
     """Return the jobs of a chunk's body, and which of their fields the body contains. Raises ChunkDamaged."""
     content = memoryview(body)[_CHECK_BYTES:]
     if crc32(content) != int.from_bytes(body[:_CHECK_BYTES], "little"):
         raise ChunkDamaged
     columns = _unpack(content)
     if len(columns) == 1:
-        return [NewJob(data) for data in columns["data"]], columns.keys()
+        return [JobSpec(data) for data in columns["data"]], columns.keys()
     # Fields in their order, up to the last given one: passing each of them by name would be slower than all other steps.
     last = max(_FIELDS.index(name) for name in columns)
     values = [columns[name] if name in columns else _DEFAULTS[name] for name in _FIELDS[: last + 1]]
     every = zip(*(value if type(value) is list else repeat(value) for value in values), strict=False)
-    return [NewJob(*row) for row in every], columns.keys()
+    return [JobSpec(*row) for row in every], columns.keys()

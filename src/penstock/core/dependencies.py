@@ -14,7 +14,7 @@ from penstock.core.job import DeathReason, JobFlag, details_of
 from penstock.core.lifecycle import Arrow, State
 
 if TYPE_CHECKING:
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
 
 
 class Need(IntEnum):
@@ -118,7 +118,7 @@ _COMPLETIONS = (Arrow.COMPLETE, Arrow.COMPLETE_REMOVE)
 _FAILURES = (Arrow.BURY, Arrow.BURY_REMOVE, Arrow.STALL_BURY, Arrow.STALL_REMOVE, Arrow.CHILD_BURY, Arrow.CHILD_REMOVE)
 
 
-def standing(needed: Job, result: bytes | None) -> JobEnd:
+def standing(needed: JobRecord, result: bytes | None) -> JobEnd:
     """Return the state of a new dependency on a job: PENDING while the job is unfinished.
 
     ``result``: set if it has completed.
@@ -137,7 +137,7 @@ def vanished(job_id: int) -> JobEnd:
     return JobEnd(0, job_id, Need.FAILED, error="the job was gone before it completed")
 
 
-def end_of(needed: Job, arrow: Arrow, serial: int, result: bytes | None) -> JobEnd:
+def end_of(needed: JobRecord, arrow: Arrow, serial: int, result: bytes | None) -> JobEnd:
     """Return the end of a job, for the jobs that need it. ``result``: of its worker."""
     if arrow in _COMPLETIONS:
         return JobEnd(serial, needed.id, Need.DONE, result=result)
@@ -146,7 +146,7 @@ def end_of(needed: Job, arrow: Arrow, serial: int, result: bytes | None) -> JobE
     return JobEnd(serial, needed.id, state, buries, frees, inherited, why_failed(needed, arrow))
 
 
-def why_failed(needed: Job, arrow: Arrow | None = None) -> str:
+def why_failed(needed: JobRecord, arrow: Arrow | None = None) -> str:
     """Return in short why a job failed: a dead one, or one that took an arrow which does not complete it."""
     details = details_of(needed)
     if arrow is Arrow.DISCARD or (arrow is None and details.reason == DeathReason.DISCARDED):
@@ -161,7 +161,7 @@ def blame(end: JobEnd, name: str) -> str:
     return end.error or "" if end.inherited else f"Child job {name} failed: {end.error}"
 
 
-def after_failure(needed: Job) -> Consequence:
+def after_failure(needed: JobRecord) -> Consequence:
     """Return what the failure of a needed job means for the jobs that need it."""
     for flag, consequence in POLICIES:
         if needed.has(flag):

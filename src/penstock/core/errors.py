@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class PenstockError(Exception):
+class ServerError(Exception):
     """Something went wrong inside the server; the log has the details."""
 
     code = "internal"
@@ -24,7 +24,7 @@ class PenstockError(Exception):
 # Errors that the caller can correct.
 
 
-class InvalidInput(PenstockError):
+class InvalidInput(ServerError):
     """The request is not valid."""
 
     code = "invalid_input"
@@ -42,19 +42,19 @@ class PayloadTooLarge(InvalidInput):
     code = "payload_too_large"
 
 
-class BodyTooLarge(PenstockError):
+class BodyTooLarge(ServerError):
     """Request body too large (max 10MB). Send it in smaller pieces."""
 
     code = "body_too_large"
 
 
-class BodyTooSlow(PenstockError):
+class BodyTooSlow(ServerError):
     """The request body did not arrive in time. Send it again, without pauses."""
 
     code = "body_too_slow"
 
 
-class TargetTooLong(PenstockError):
+class TargetTooLong(ServerError):
     """The path or the query string is too long. Use shorter names, or send long values in the body."""
 
     code = "target_too_long"
@@ -76,31 +76,31 @@ class ProtocolError(InvalidInput):
         self.silent = silent  #: no error is sent to the client, because it uses another protocol
 
 
-class Unauthorized(PenstockError):
+class Unauthorized(ServerError):
     """Unauthorized"""  # noqa: D400 - the contract's own text
 
     code = "unauthorized"
 
 
-class OriginRefused(PenstockError):
+class OriginRefused(ServerError):
     """Web pages of this origin may not call this server. Allow it with CORS_ALLOW_ORIGIN."""
 
     code = "origin_refused"
 
 
-class HostRefused(PenstockError):
+class HostRefused(ServerError):
     """This is not a known host name of this server. Add it to allowed_hosts."""
 
     code = "host_refused"
 
 
-class Forbidden(PenstockError):
+class Forbidden(ServerError):
     """This token may not do that. Use one that may."""
 
     code = "forbidden"
 
 
-class RateLimited(PenstockError):
+class RateLimited(ServerError):
     """Rate limit exceeded"""  # noqa: D400 - the contract's own text
 
     code = "rate_limited"
@@ -116,49 +116,49 @@ class QuotaExceeded(RateLimited):
     code = "quota_exceeded"
 
 
-class JobNotFound(PenstockError):
+class JobNotFound(ServerError):
     """Job not found"""  # noqa: D400 - the contract's own text
 
     code = "job_not_found"
 
 
-class CronNotFound(PenstockError):
+class CronNotFound(ServerError):
     """Cron job not found"""  # noqa: D400 - the contract's own text
 
     code = "cron_not_found"
 
 
-class WebhookNotFound(PenstockError):
+class WebhookNotFound(ServerError):
     """Webhook not found"""  # noqa: D400 - the contract's own text
 
     code = "webhook_not_found"
 
 
-class SubscriptionNotFound(PenstockError):
+class SubscriptionNotFound(ServerError):
     """There is no such subscription."""
 
     code = "subscription_not_found"
 
 
-class WorkerNotFound(PenstockError):
+class WorkerNotFound(ServerError):
     """Worker not found"""  # noqa: D400 - the contract's own text
 
     code = "worker_not_found"
 
 
-class KeyNotFound(PenstockError):
+class KeyNotFound(ServerError):
     """There is no such API key. List them with: penstock keys list."""
 
     code = "key_not_found"
 
 
-class SnapshotNotFound(PenstockError):
+class SnapshotNotFound(ServerError):
     """There is no such snapshot, or it has expired, or another server made it. Take a new one with POST /bulk/snapshots."""
 
     code = "snapshot_not_found"
 
 
-class JournalGone(PenstockError):
+class JournalGone(ServerError):
     """The journal is not kept that far back."""
 
     code = "journal_gone"
@@ -168,31 +168,31 @@ class JournalGone(PenstockError):
         self.first = first  #: number of the oldest event that is kept
 
 
-class HistoryReplaced(PenstockError):
+class HistoryReplaced(ServerError):
     """The journal is not the one that was read before: it belongs to another server, or its store was emptied or restored."""
 
     code = "history_replaced"
 
 
-class LakeUnset(PenstockError):
+class LakeUnset(ServerError):
     """This server has no lake. Build one with: penstock pipeline run --lake DIR. Then set lake (PENSTOCK_LAKE) to it."""
 
     code = "lake_unset"
 
 
-class LakeNotFound(PenstockError):
+class LakeNotFound(ServerError):
     """There is no lake at the path in the setting lake (PENSTOCK_LAKE). Build it with: penstock pipeline run --lake DIR."""
 
     code = "lake_not_found"
 
 
-class RouteNotFound(PenstockError):
+class RouteNotFound(ServerError):
     """Not found"""  # noqa: D400 - the contract's own text
 
     code = "not_found"
 
 
-class MethodRefused(PenstockError):
+class MethodRefused(ServerError):
     """Method not allowed"""  # noqa: D400 - the contract's own text
 
     code = "method_not_allowed"
@@ -206,7 +206,7 @@ class HeadRefused(MethodRefused):
     """HEAD would take jobs and leave them out of the answer. Use GET."""
 
 
-class WrongState(PenstockError):
+class WrongState(ServerError):
     """The job is not in a state from which this can be done."""
 
     code = "wrong_state"
@@ -216,19 +216,19 @@ class WrongState(PenstockError):
         self.state = state
 
 
-class NothingToAwait(PenstockError):
+class NothingToAwait(ServerError):
     """The job waits for nothing: none of the jobs that it depends on is open. You still have its lease; continue with it."""
 
     code = "nothing_to_await"
 
 
-class StaleLease(PenstockError):
+class StaleLease(ServerError):
     """The lease token is not the latest one of this job: another worker may have it. Drop the result."""
 
     code = "stale_lease"
 
 
-class JobQuarantined(PenstockError):
+class JobQuarantined(ServerError):
     """Job is quarantined: its stored row failed its checksum, so it will not be delivered."""
 
     code = "job_quarantined"
@@ -243,55 +243,55 @@ class QueueFull(RateLimited):
         super().__init__(f"queue {key[0]}/{key[1]}: at capacity ({room} messages)")
 
 
-class ReceiptUnknown(PenstockError):
+class ReceiptUnknown(ServerError):
     """The receipt handle is unknown, was used already, or its visibility timeout is over. Consume the message again."""
 
     code = "receipt_unknown"
 
 
-class QueueNotFound(PenstockError):
+class QueueNotFound(ServerError):
     """There is no such queue."""
 
     code = "queue_not_found"
 
 
-class NamespaceNotFound(PenstockError):
+class NamespaceNotFound(ServerError):
     """There is no such namespace."""
 
     code = "namespace_not_found"
 
 
-class AlreadyExists(PenstockError):
+class AlreadyExists(ServerError):
     """There is one of that name already."""
 
     code = "already_exists"
 
 
-class StageUnknown(PenstockError):
+class StageUnknown(ServerError):
     """Nothing is staged under that name."""
 
     code = "stage_unknown"
 
 
-class CommitUnknown(PenstockError):
+class CommitUnknown(ServerError):
     """Nothing was committed under that key."""
 
     code = "commit_unknown"
 
 
-class EpochUnknown(PenstockError):
+class EpochUnknown(ServerError):
     """The group has not claimed that epoch."""
 
     code = "epoch_unknown"
 
 
-class EpochOver(PenstockError):
+class EpochOver(ServerError):
     """The group has acknowledged that epoch already."""
 
     code = "epoch_over"
 
 
-class EpochLeasesLost(PenstockError):
+class EpochLeasesLost(ServerError):
     """Some jobs of the epoch are no longer the group's."""
 
     code = "leases_lost"
@@ -308,7 +308,7 @@ class EpochLeasesLost(PenstockError):
         )
 
 
-class TooMany(PenstockError):
+class TooMany(ServerError):
     """A limit of the server is reached."""
 
     code = "too_many"
@@ -320,7 +320,7 @@ class NamespaceLimit(TooMany):
     code = "namespace_limit"
 
 
-class NameContested(PenstockError):
+class NameContested(ServerError):
     """Other requests use the same jobId on another shard at the same time. Nothing was stored. Retry in a moment."""
 
     code = "name_contested"
@@ -330,7 +330,7 @@ class NameContested(PenstockError):
         self.withdrawn = withdrawn  #: tickets that are no longer used, see core.names
 
 
-class PartlyDone(PenstockError):
+class PartlyDone(ServerError):
     """The operation was interrupted between its steps. Completed steps are kept; repeat it for the rest."""
 
     code = "partly_done"
@@ -347,13 +347,13 @@ class PartlyPushed(PartlyDone):
 # Errors that the operator can correct.
 
 
-class RowChanged(PenstockError):
+class RowChanged(ServerError):
     """A stored job has changed since it was read. Nothing was stored; a retry may help."""
 
     code = "row_changed"
 
 
-class StorageFull(PenstockError):
+class StorageFull(ServerError):
     """Disk is full: new jobs are refused until space is freed; acknowledgements still work. Nothing was stored."""
 
     code = "storage_full"
@@ -363,13 +363,13 @@ class StorageFull(PenstockError):
         self.room_made = room_made  #: some of the reserve was released: small writes may be tried again
 
 
-class StorageFailed(PenstockError):
+class StorageFailed(ServerError):
     """Storage failed: the server does not take writes until its disk works again. Nothing was stored."""
 
     code = "storage_failed"
 
 
-class OutcomeUnknown(PenstockError):
+class OutcomeUnknown(ServerError):
     """The disk failed while the change was being made durable: it may or may not have happened."""
 
     code = "outcome_unknown"
@@ -379,97 +379,97 @@ class OutcomeUnknown(PenstockError):
         return OutcomeUnknown(f"{self} {advice}")
 
 
-class FastPathFailed(PenstockError):
+class FastPathFailed(ServerError):
     """Redis does not answer, or has lost data. Nothing is missing: the database has all of it."""
 
     code = "fast_path_failed"
 
 
-class SpoolFull(PenstockError):
+class SpoolFull(ServerError):
     """The result does not fit into the spool. Request less at once, or raise PENSTOCK_BULK_SPOOL_BYTES."""
 
     code = "spool_full"
 
 
-class BulkMemory(PenstockError):
+class BulkMemory(ServerError):
     """This needs more memory than a bulk process may use. Send or request less at once, or raise PENSTOCK_BULK_MEMORY_BYTES."""
 
     code = "bulk_memory"
 
 
-class BulkFailed(PenstockError):
+class BulkFailed(ServerError):
     """The bulk process ended during the read; the log may have the reason. Retry in a moment."""
 
     code = "bulk_failed"
 
 
-class BulkUnavailable(PenstockError):
+class BulkUnavailable(ServerError):
     """Bulk reads need Arrow, which this server lacks. Install it with: pip install 'penstock-queue[bulk]'."""
 
     code = "bulk_unavailable"
 
 
-class LakeUnavailable(PenstockError):
+class LakeUnavailable(ServerError):
     """Insights need Delta tables, which this server cannot read. Install the extra: pip install 'penstock-queue[lake]'."""
 
     code = "lake_unavailable"
 
 
-class LakeUnusable(PenstockError):
+class LakeUnusable(ServerError):
     """Something in the lake cannot be used."""
 
     code = "lake_invalid"
 
 
-class QueueMoving(PenstockError):
+class QueueMoving(ServerError):
     """This queue is being moved to another shard. Retry in a moment."""
 
     code = "queue_moving"
 
 
-class RebalanceRefused(PenstockError):
+class RebalanceRefused(ServerError):
     """The shards cannot be rebalanced now."""
 
     code = "rebalance_refused"
 
 
-class KeysUnavailable(PenstockError):
+class KeysUnavailable(ServerError):
     """The keys that tokens are checked with cannot be fetched now; the log has the reason. Retry in a moment."""
 
     code = "keys_unavailable"
 
 
-class ShuttingDown(PenstockError):
+class ShuttingDown(ServerError):
     """The server is shutting down. Retry in a moment."""
 
     code = "shutting_down"
 
 
-class StoreLocked(PenstockError):
+class StoreLocked(ServerError):
     """Another process uses this data directory. Stop it first, or choose another directory with --data."""
 
     code = "store_locked"
 
 
-class BackupInvalid(PenstockError):
+class BackupInvalid(ServerError):
     """The backup is damaged, incomplete, or not a backup."""
 
     code = "backup_invalid"
 
 
-class RestoreUnfinished(PenstockError):
+class RestoreUnfinished(ServerError):
     """A restore was interrupted. Complete it with: penstock restore --continue."""
 
     code = "restore_unfinished"
 
 
-class StoreIncompatible(PenstockError):
+class StoreIncompatible(ServerError):
     """The data directory was written by a newer version of Penstock. Upgrade Penstock; nothing was changed."""
 
     code = "store_incompatible"
 
 
-class ConfigInvalid(PenstockError):
+class ConfigInvalid(ServerError):
     """The configuration is not valid."""
 
     code = "config_invalid"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
 
 
 class EventKind(IntEnum):
@@ -189,7 +189,7 @@ _number = {kind: kind.value for kind in EventKind}
 Event = tuple[Any, ...]
 
 
-def job_event(kind: EventKind, job: Job, note: object = None, due_at: int | None = None) -> Event:
+def job_event(kind: EventKind, job: JobRecord, note: object = None, due_at: int | None = None) -> Event:
     """Return the event of a transition of a job. ``due_at``: its ``run_at`` before the transition, see DUE_KINDS."""
     event = (_number[kind], *_read[kind](job))
     if kind in NOTES:
@@ -199,7 +199,7 @@ def job_event(kind: EventKind, job: Job, note: object = None, due_at: int | None
     return event
 
 
-def job_events(kind: EventKind, jobs: Sequence[Job], due_at: Sequence[int] = ()) -> list[Event]:
+def job_events(kind: EventKind, jobs: Sequence[JobRecord], due_at: Sequence[int] = ()) -> list[Event]:
     """Return the events of transitions of several jobs, for a kind without a note. ``due_at``: one per job, see DUE_KINDS."""
     number, read = _number[kind], _read[kind]
     if kind in DUE_KINDS:

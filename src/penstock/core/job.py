@@ -51,7 +51,7 @@ class Dedup(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     replace: bool = False  #: a duplicate replaces the job that has the key, unless that job is active
 
 
-class NewJob(Payload, frozen=True, gc=False):
+class JobSpec(Payload, frozen=True, gc=False):
     """The job that a producer requests. Times are durations in milliseconds; None: no limit."""
 
     priority: int = 0  #: a higher number goes first
@@ -71,7 +71,7 @@ class NewJob(Payload, frozen=True, gc=False):
     due_at: int | None = None  #: wall clock before which it may not be claimed; replaces the delay
 
 
-class Job(msgspec.Struct, array_like=True, gc=False):
+class JobRecord(msgspec.Struct, array_like=True, gc=False):
     """The head of a stored job. The order of the fields is the order of the columns and of the checksum.
 
     ``*_at`` and ``run_at`` are wall-clock milliseconds; ``lease_until`` and ``deadline`` are steady milliseconds.
@@ -113,7 +113,7 @@ class Job(msgspec.Struct, array_like=True, gc=False):
 
 
 #: The fields of Job that never change come first; a save rewrites the fields from this index on.
-FIRST_LIVE_FIELD: Final = Job.__struct_fields__.index("expires_at")
+FIRST_LIVE_FIELD: Final = JobRecord.__struct_fields__.index("expires_at")
 
 
 class Details(msgspec.Struct, omit_defaults=True, gc=False):
@@ -165,17 +165,17 @@ encode_details = msgspec.msgpack.Encoder().encode
 _decode_details = msgspec.msgpack.Decoder(Details).decode
 
 
-def details_of(job: Job) -> Details:
+def details_of(job: JobRecord) -> Details:
     """Return a fresh copy of a job's details; ``put_details`` writes it back."""
     return Details() if job.details is None else _decode_details(job.details)
 
 
-def put_details(job: Job, details: Details) -> None:
+def put_details(job: JobRecord, details: Details) -> None:
     """Replace a job's details."""
     job.details = encode_details(details)
 
 
-def rules_of(job: Job) -> bytes | None:
+def rules_of(job: JobRecord) -> bytes | None:
     """Return details with only the rules of the job's producer; None if it has no rules."""
     if job.details is None:
         return None
@@ -184,7 +184,7 @@ def rules_of(job: Job) -> bytes | None:
     return None if rules == nothing else encode_details(rules)
 
 
-def unique_key_is_over(job: Job, now_ms: int) -> bool:
+def unique_key_is_over(job: JobRecord, now_ms: int) -> bool:
     """Return whether the time has passed for which a job may hold its unique key."""
     if job.details is None:
         return False
@@ -195,5 +195,5 @@ def unique_key_is_over(job: Job, now_ms: int) -> bool:
 class Delivery(NamedTuple):
     """A job with its payload, as it is delivered."""
 
-    job: Job
+    job: JobRecord
     payload: Payload

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from penstock.core.errors import WrongState
 from penstock.core.events import DUE_KINDS
 from penstock.core.events import EventKind as Kind
-from penstock.core.job import Job, JobFlag
+from penstock.core.job import JobFlag, JobRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -121,51 +121,51 @@ class Moment(Protocol):
 if TYPE_CHECKING:
     #: An effect of an arrow on a job, besides the change of state. ``value`` is the number that the caller passed to
     #: ``move``.
-    Effect = Callable[[Job, Moment, int], None]
+    Effect = Callable[[JobRecord, Moment, int], None]
 
 
 # Effects. Each has one task; an arrow lists the effects it needs.
 
 
-def jump_the_line(job: Job, _moment: Moment, _value: int) -> None:
+def jump_the_line(job: JobRecord, _moment: Moment, _value: int) -> None:
     """Move the job before all jobs of the same priority."""
     job.position = -job.position
 
 
-def line_up_again(job: Job, moment: Moment, _value: int) -> None:
+def line_up_again(job: JobRecord, moment: Moment, _value: int) -> None:
     """Give the job a new position: at the back, or at the front if it is last-in-first-out."""
     place = moment.serial()
     job.position = -place if job.flags & JobFlag.LIFO else place
 
 
-def stand_in_front(job: Job, moment: Moment, _value: int) -> None:
+def stand_in_front(job: JobRecord, moment: Moment, _value: int) -> None:
     """Move the job before all jobs of the same priority, also those that were moved to the front earlier."""
     job.position = -moment.serial()
 
 
-def stand_at_the_back(job: Job, moment: Moment, _value: int) -> None:
+def stand_at_the_back(job: JobRecord, moment: Moment, _value: int) -> None:
     """Move the job behind all jobs of the same priority, last-in-first-out or not."""
     job.flags &= ~JobFlag.LIFO
     job.position = moment.serial()
 
 
-def come_back_in_front(job: Job, moment: Moment, _value: int) -> None:
+def come_back_in_front(job: JobRecord, moment: Moment, _value: int) -> None:
     """When it is due, put the job before all jobs of the same priority; of several, the one postponed last is first."""
     job.flags |= JobFlag.LIFO
     job.position = moment.serial()
 
 
-def ready_now(job: Job, moment: Moment, _value: int) -> None:
+def ready_now(job: JobRecord, moment: Moment, _value: int) -> None:
     """Set the job ready at this moment."""
     job.run_at = moment.now_ms
 
 
-def ready_at(job: Job, _moment: Moment, value: int) -> None:
+def ready_at(job: JobRecord, _moment: Moment, value: int) -> None:
     """Set the job ready at the moment in the value (wall clock, ms)."""
     job.run_at = value
 
 
-def start_lease(job: Job, moment: Moment, value: int) -> None:
+def start_lease(job: JobRecord, moment: Moment, value: int) -> None:
     """Lease the job to a worker for the number of ms in the value (0: until it is settled)."""
     job.token = moment.serial()
     job.started_at = moment.now_ms
@@ -174,21 +174,21 @@ def start_lease(job: Job, moment: Moment, value: int) -> None:
     extend_lease(job, moment, value)
 
 
-def lock(job: Job, moment: Moment, value: int) -> None:
+def lock(job: JobRecord, moment: Moment, value: int) -> None:
     """Lock the job for one reader, for the number of ms in the value."""
     job.token = moment.serial()
     job.lease_ms = value
     job.lease_until = moment.steady_ms + value
 
 
-def set_aside(job: Job, moment: Moment, value: int) -> None:
+def set_aside(job: JobRecord, moment: Moment, value: int) -> None:
     """Lease the job to the servers: no worker has started it, and its timeout does not run until one does."""
     job.started_at = None
     job.deadline = None
     extend_lease(job, moment, value)
 
 
-def begin(job: Job, moment: Moment, value: int) -> None:
+def begin(job: JobRecord, moment: Moment, value: int) -> None:
     """Lease a set-aside job to a worker, for the number of ms in the value, with the token it was set aside with."""
     job.started_at = moment.now_ms
     job.deadline = None if job.timeout is None else moment.steady_ms + job.timeout
@@ -196,7 +196,7 @@ def begin(job: Job, moment: Moment, value: int) -> None:
     extend_lease(job, moment, value)
 
 
-def extend_lease(job: Job, moment: Moment, value: int) -> None:
+def extend_lease(job: JobRecord, moment: Moment, value: int) -> None:
     """Set the end of the lease to that many ms from now, but never after the job's own deadline."""
     until = moment.steady_ms + value if value > 0 else None
     if job.deadline is not None and (until is None or job.deadline < until):
@@ -204,28 +204,28 @@ def extend_lease(job: Job, moment: Moment, value: int) -> None:
     job.lease_until = until
 
 
-def end_lease(job: Job, _moment: Moment, _value: int) -> None:
+def end_lease(job: JobRecord, _moment: Moment, _value: int) -> None:
     """End the lease. The token stays: later commands of that worker with it are stale."""
     job.lease_until = None
     job.deadline = None
 
 
-def count_failure(job: Job, _moment: Moment, _value: int) -> None:
+def count_failure(job: JobRecord, _moment: Moment, _value: int) -> None:
     """Count one more failed delivery."""
     job.attempts += 1
 
 
-def count_stall(job: Job, _moment: Moment, _value: int) -> None:
+def count_stall(job: JobRecord, _moment: Moment, _value: int) -> None:
     """Count one more lease that ended without an ack."""
     job.stalls += 1
 
 
-def finish(job: Job, moment: Moment, _value: int) -> None:
+def finish(job: JobRecord, moment: Moment, _value: int) -> None:
     """Record the end time."""
     job.finished_at = moment.now_ms
 
 
-def start_over(job: Job, _moment: Moment, _value: int) -> None:
+def start_over(job: JobRecord, _moment: Moment, _value: int) -> None:
     """Reset the job to the state of a new push, and remove its time-to-live, which could otherwise end at once."""
     job.expires_at = None
     job.attempts = 0
@@ -235,22 +235,22 @@ def start_over(job: Job, _moment: Moment, _value: int) -> None:
     job.progress = 0
 
 
-def set_priority(job: Job, _moment: Moment, value: int) -> None:
+def set_priority(job: JobRecord, _moment: Moment, value: int) -> None:
     """Set the priority to the value."""
     job.priority = value
 
 
-def set_progress(job: Job, _moment: Moment, value: int) -> None:
+def set_progress(job: JobRecord, _moment: Moment, value: int) -> None:
     """Set the progress to the value (0 to 100)."""
     job.progress = value
 
 
-def set_size(job: Job, _moment: Moment, value: int) -> None:
+def set_size(job: JobRecord, _moment: Moment, value: int) -> None:
     """Set the size of the new payload to the value (bytes)."""
     job.size = value
 
 
-def prove_alive(job: Job, moment: Moment, _value: int) -> None:
+def prove_alive(job: JobRecord, moment: Moment, _value: int) -> None:
     """Renew the lease by its own length. It never ends earlier than before: a longer extension stays."""
     until = job.lease_until
     extend_lease(job, moment, job.lease_ms)
@@ -386,7 +386,7 @@ TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
 DUE_ARROWS: Final = frozenset(arrow for (_, arrow), row in TABLE.items() if not DUE_KINDS.isdisjoint(row.events))
 
 
-def move(job: Job, arrow: Arrow, moment: Moment, value: int = 0) -> Transition:
+def move(job: JobRecord, arrow: Arrow, moment: Moment, value: int = 0) -> Transition:
     """Take a job along an arrow and return the row that says what happened.
 
     ``value`` is the one number some arrows need: a due time (schedule, postpone, snooze, reschedule, retry, replace-later), the
@@ -403,7 +403,7 @@ def move(job: Job, arrow: Arrow, moment: Moment, value: int = 0) -> Transition:
     return transition
 
 
-def move_all(jobs: Sequence[Job], arrow: Arrow, moment: Moment, value: int = 0) -> Transition:
+def move_all(jobs: Sequence[JobRecord], arrow: Arrow, moment: Moment, value: int = 0) -> Transition:
     """``move`` for several jobs that are in the same state."""
     transition = TABLE.get((jobs[0].state, arrow))
     if transition is None:
@@ -420,7 +420,7 @@ def move_all(jobs: Sequence[Job], arrow: Arrow, moment: Moment, value: int = 0) 
 _NOWHERE_NUMBER: Final = State.NOWHERE.value  # reading the value of an enum member costs more than the rest of ``start``
 
 
-def start(jobs: list[Job], arrow: Arrow, moment: Moment) -> Transition:
+def start(jobs: list[JobRecord], arrow: Arrow, moment: Moment) -> Transition:
     """Take new jobs along one arrow: ``move`` for many. Each job already has its position in the queue and its due time."""
     transition = TABLE[_NOWHERE_NUMBER, arrow]
     target, effects, _ = transition

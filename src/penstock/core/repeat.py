@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from penstock.core.job import Dedup, JobFlag, NewJob, rules_of
+from penstock.core.job import Dedup, JobFlag, JobSpec, rules_of
 from penstock.core.schedule import Schedule
 
 if TYPE_CHECKING:
-    from penstock.core.job import Job, Payload
+    from penstock.core.job import JobRecord, Payload
 
 
 class RepeatRule(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -42,7 +42,7 @@ _encode = msgspec.json.Encoder().encode
 _ONCE = ("depends_on", "children_ids")
 
 
-def successor(job: Job, payload: Payload, now_ms: int) -> NewJob | None:
+def successor(job: JobRecord, payload: Payload, now_ms: int) -> JobSpec | None:
     """Return the successor of a job that has just completed; None if it was the last one."""
     rule = _rule(payload)
     if rule is None:
@@ -54,7 +54,7 @@ def successor(job: Job, payload: Payload, now_ms: int) -> NewJob | None:
     delay = run_at - now_ms
     ttl = job.expires_at - job.created_at if repeat.ttl is None and job.expires_at is not None else repeat.ttl
     again = msgspec.structs.replace(repeat, count=repeat.count + 1, ttl=ttl)
-    return NewJob(
+    return JobSpec(
         payload.data,
         _encode({name: value for name, value in options.items() if name not in _ONCE} | {"repeat": again}),
         priority=job.priority,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
-from penstock.core.job import BackoffType, DeathReason, Job, JobFlag, details_of
+from penstock.core.job import BackoffType, DeathReason, JobFlag, JobRecord, details_of
 from penstock.core.lifecycle import Arrow
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def retry_delay_ms(backoff_ms: int, failures_before: int) -> int:
 
 
 def after_failure(
-    job: Job, now_ms: int, *, final: bool = False, delay_ms: int | None = None, plan_ms: Sequence[int] | None = None
+    job: JobRecord, now_ms: int, *, final: bool = False, delay_ms: int | None = None, plan_ms: Sequence[int] | None = None
 ) -> tuple[Arrow, int]:
     """Return the effect of a reported failure: the arrow to take and, for a retry, its time.
 
@@ -41,14 +41,14 @@ def after_failure(
     return (Arrow.RETRY, now_ms + delay) if delay > 0 else (Arrow.RETRY_NOW, now_ms)
 
 
-def _own_delay_ms(job: Job) -> int:
+def _own_delay_ms(job: JobRecord) -> int:
     """Return the delay of a job that may have its own backoff rule."""
     details = details_of(job)
     delay = retry_delay_ms(job.backoff, 0 if details.backoff_type == BackoffType.FIXED else job.attempts)
     return delay if details.backoff_max is None else min(delay, details.backoff_max)
 
 
-def after_lease_expiry(job: Job, max_stalls: int, steady_ms: int) -> tuple[Arrow, str, str]:
+def after_lease_expiry(job: JobRecord, max_stalls: int, steady_ms: int) -> tuple[Arrow, str, str]:
     """Return the effect of an expired lease: the arrow to take, the error to record, and the reason if the job becomes dead."""
     exhausted = job.attempts + 1 >= job.max_attempts
     if job.deadline is not None and job.deadline <= steady_ms:

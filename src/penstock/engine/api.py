@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.core.clock import Clock
-    from penstock.core.job import NewJob
+    from penstock.core.job import JobSpec
     from penstock.core.pool_shares import Shares
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.command import JobRef, Submit
@@ -71,7 +71,7 @@ class BufferApi(Protocol):
     def depth(self, queue: QueueKey, /) -> int:
         """Return the number of jobs of a queue that are answered and not stored."""
 
-    def takes(self, parts: Sequence[tuple[QueueKey, Sequence[NewJob]]], /) -> bool:
+    def takes(self, parts: Sequence[tuple[QueueKey, Sequence[JobSpec]]], /) -> bool:
         """Return whether pushes to some queues may be answered before they are stored."""
 
 

@@ -20,7 +20,7 @@ import structlog
 from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.core.durability import Durability
-from penstock.core.errors import OutcomeUnknown, PenstockError, QueueMoving, RowChanged, ShuttingDown, StorageFull
+from penstock.core.errors import OutcomeUnknown, QueueMoving, RowChanged, ServerError, ShuttingDown, StorageFull
 from penstock.engine.command import Lane
 from penstock.engine.fair_queue import FairQueue
 from penstock.engine.unit_of_work import UnitOfWork
@@ -131,7 +131,7 @@ class Batcher:
         waited_for = command.future
         try:
             self.submit(command)
-        except PenstockError as error:
+        except ServerError as error:
             command.future = waited_for
             self._blame(command, error)
             return
@@ -289,7 +289,7 @@ class Batcher:
         """Refuse commands that need more space on disk if there is none; return the rest."""
         try:
             self._store.check_writable(grows=True)
-        except PenstockError as error:
+        except ServerError as error:
             for command in batch:
                 if command.grows:
                     self._blame(command, error)
@@ -297,9 +297,9 @@ class Batcher:
         return batch
 
     def _blame(self, command: AnyCommand, error: Exception) -> None:
-        if not isinstance(error, PenstockError):
+        if not isinstance(error, ServerError):
             log.error("a command failed unexpectedly", command=type(command).__name__, exc_info=error)
-            error = PenstockError()
+            error = ServerError()
         elif isinstance(error, OutcomeUnknown):
             error = error.with_advice(command.if_unknown)
         self._refuse(command, error)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.core.ids import IdSource
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.core.queue import Queue, QueueKey
     from penstock.core.retention import Retention
     from penstock.engine.command import AnyCommand
@@ -86,7 +86,7 @@ class ReadyListServer(ReadyListsApi, Protocol):
     async def begin_lists(self, generation: int, /) -> bool:
         """Prepare Redis for the first list of a generation; False if that fails."""
 
-    async def pull_out(self, generation: int, queue: int, jobs: Sequence[Job], /) -> set[int]:
+    async def pull_out(self, generation: int, queue: int, jobs: Sequence[JobRecord], /) -> set[int]:
         """Take some jobs off a ready list; return the ids of those that were on it."""
 
 

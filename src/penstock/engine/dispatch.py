@@ -40,7 +40,7 @@ from penstock.engine.sharding import name_registry, queue_move, remote_dependenc
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.engine.command import AnyCommand
     from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
@@ -212,7 +212,7 @@ async def _withdraw_unheld(engine: EngineContext, work: UnitOfWork, commands: Se
     """Take the jobs that commands change without a lease token off their ready lists."""
     named = [each for command in commands for each in command.unheld_jobs()]
     await work.prefetch([ref for _, ref in named])
-    jobs: list[Job | None] = []
+    jobs: list[JobRecord | None] = []
     for namespace, ref in named:
         with contextlib.suppress(QueueMoving):  # the command raises it, too
             if namespace is not None:

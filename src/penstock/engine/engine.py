@@ -10,7 +10,7 @@ import structlog
 
 from penstock.core import limits
 from penstock.core.durability import Durability
-from penstock.core.errors import PenstockError
+from penstock.core.errors import ServerError
 from penstock.core.ids import IdSource, first_of
 from penstock.core.pool_shares import Shares
 from penstock.core.retention import Retention
@@ -248,7 +248,7 @@ class Engine:
 
     def run_unheard(self, command: AnyCommand) -> None:
         """Run a command of the server itself, for which no caller waits. It passes no stage of the submit chain."""
-        with contextlib.suppress(PenstockError):
+        with contextlib.suppress(ServerError):
             self._batcher.submit(command).add_done_callback(_ignore)
 
     def highest_id(self) -> int:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from penstock.core.errors import OutcomeUnknown, PartlyDone, PenstockError
+from penstock.core.errors import OutcomeUnknown, PartlyDone, ServerError
 from penstock.engine.jobs.push import Push, PushAcross
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def metered(following: Submit, quotas: QuotaCheck) -> Submit:
             return await following(push)
         except (OutcomeUnknown, PartlyDone):  # some of it may be stored
             raise
-        except PenstockError:
+        except ServerError:
             quotas.give_back(counts)
             raise
 

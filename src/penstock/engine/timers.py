@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.clock import Alarm
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
@@ -194,7 +194,7 @@ async def _fall_due(work: UnitOfWork) -> None:
     await work.flush()
 
 
-def _order_of_due(job: Job) -> tuple[int, int]:
+def _order_of_due(job: JobRecord) -> tuple[int, int]:
     """Return the sort key: due time, then time of the push or delay. See ``lifecycle.come_back_in_front``."""
     put_off = job.flags & JobFlag.LIFO and job.position > 0
     return job.run_at, job.position if put_off else job.id

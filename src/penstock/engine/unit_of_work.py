@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from penstock.core.dependencies import Dependency, JobEnd
     from penstock.core.ids import IdSource
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.core.lifecycle import Moment
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.command import AnyCommand, JobRef
@@ -56,17 +56,17 @@ class UnitOfWork:
         self.early: list[tuple[AnyCommand, Any]] = []
         self.refusals: list[tuple[AnyCommand, Exception]] = []
         self.deferred: list[AnyCommand] = []  #: commands that did not fit and come first in the next batch
-        self.readied: list[Sequence[Job]] = []  #: jobs that are ready now and were not before
+        self.readied: list[Sequence[JobRecord]] = []  #: jobs that are ready now and were not before
         self.reconfigured: set[QueueKey] = set()  #: queues whose settings were changed
         self.ready: set[int] = set()  #: numbers of the queues in which something may have become claimable
-        self.ended: list[tuple[Job, Arrow]] = []  #: unfinished jobs that completed, died or were removed, and how
+        self.ended: list[tuple[JobRecord, Arrow]] = []  #: unfinished jobs that completed, died or were removed, and how
         self.followed = 0  #: how many of these were followed up for the jobs that need them
         self.ends: list[JobEnd] = []  #: other ends to apply to jobs that need the ended jobs
         self.spared: dict[int, int] = {}  #: by ended job: the job on another shard that does not need it any more
         self.given_up: list[int] = []  #: dead jobs that are gone now, and for whose retry jobs of other shards wait
         self.results: dict[int, bytes] = {}  #: results of workers, by job
         self._unsaved_results: dict[int, bytes] = {}
-        self._emptied: list[Job] = []
+        self._emptied: list[JobRecord] = []
         self.dead_letters: list[QueueKey] = []  #: queues of the messages that died, one entry for each
         self.after_commit: list[Callable[[], object]] = []
         self.when_undone: list[Callable[[], object]] = []  #: called if the work is not committed
@@ -74,13 +74,13 @@ class UnitOfWork:
         self.pushed = self.pulled = self.completed = self.failed = 0
         self._away = tx.away
         self._ids = source
-        self._known: dict[int, tuple[Job, int, int]] = {}
+        self._known: dict[int, tuple[JobRecord, int, int]] = {}
         self._absent: set[int] = set()  #: ids that were looked up and do not exist
-        self._named: dict[tuple[int, str], Job | None] = {}  #: by namespace and custom id, as far as looked up
+        self._named: dict[tuple[int, str], JobRecord | None] = {}  #: by namespace and custom id, as far as looked up
         self._changed: dict[int, None] = {}
         self._leased: dict[int, None] = {}  #: claimed, and perhaps changed afterwards
-        self._born: list[tuple[Job, Payload]] = []
-        self._rewritten: dict[int, tuple[Job, Payload]] = {}  #: jobs that took what another push says, by id
+        self._born: list[tuple[JobRecord, Payload]] = []
+        self._rewritten: dict[int, tuple[JobRecord, Payload]] = {}  #: jobs that took what another push says, by id
         self._needs: list[Dependency] = []
         self._events: list[Event] = []
 
@@ -122,20 +122,20 @@ class UnitOfWork:
         layout = self.tx.layout
         return layout is not None and layout.has_moved and self.tx.queue_find(queue) is None and not layout.takes(queue)
 
-    def keep_result(self, job: Job, result: bytes) -> None:
+    def keep_result(self, job: JobRecord, result: bytes) -> None:
         """Store the result of a worker, as long as the job is kept."""
         self.results[job.id] = self._unsaved_results[job.id] = result
 
-    def drop_payload(self, job: Job) -> None:
+    def drop_payload(self, job: JobRecord) -> None:
         """Delete the payload of a job. The job itself is kept only so that it is not done twice."""
         self._emptied.append(job)
 
-    async def drop_result(self, job: Job) -> None:
+    async def drop_result(self, job: JobRecord) -> None:
         """Delete the result of a job, from this batch or an earlier one."""
         self._unsaved_results.pop(job.id, None)
         await self.tx.result_remove([job.id])
 
-    async def result_of(self, job: Job) -> bytes | None:
+    async def result_of(self, job: JobRecord) -> bytes | None:
         """Return the result of a job, from this batch or an earlier one."""
         return self._unsaved_results.get(job.id) or await self.tx.result_load(job.id)
 
@@ -160,7 +160,7 @@ class UnitOfWork:
             for name, job in found.items():
                 self._named[name] = self.track(job)
 
-    async def find(self, namespace: str, ref: JobRef) -> Job | None:
+    async def find(self, namespace: str, ref: JobRef) -> JobRecord | None:
         """Return a job of a namespace, with the changes that this transaction has made so far, or None.
 
         Raises QueueMoving if its queue is moving to another shard, or has moved.
@@ -183,7 +183,7 @@ class UnitOfWork:
             self._check_here(job)
         return None if job.state == _NOWHERE else job
 
-    async def known(self, job_id: int, may: Callable[[QueueKey], bool] | None = None) -> Job | None:
+    async def known(self, job_id: int, may: Callable[[QueueKey], bool] | None = None) -> JobRecord | None:
         """Return a job by its id, with the changes that this transaction has made so far, or None if it is gone.
 
         ``may``: whether jobs of a queue may be known; other jobs count as gone. Raises QueueMoving.
@@ -197,18 +197,18 @@ class UnitOfWork:
             self._check_here(known[0])
         return None if known[0].state == _NOWHERE else known[0]
 
-    def cached(self, job_id: int) -> Job | None:
+    def cached(self, job_id: int) -> JobRecord | None:
         """Return a job that ``prefetch`` has read, with the changes that this transaction has made so far, or None."""
         known = self._known.get(job_id)
         return None if known is None or known[0].state == _NOWHERE else known[0]
 
-    def held(self, jobs: Sequence[int], tokens: Sequence[int]) -> tuple[list[Job], list[tuple[int, int]]]:
+    def held(self, jobs: Sequence[int], tokens: Sequence[int]) -> tuple[list[JobRecord], list[tuple[int, int]]]:
         """Return the jobs, of those that ``prefetch`` has read, that these tokens lease, and the others by id and token.
 
         Jobs that are moving to another shard are among the others.
         """
         known, away = self._known, self._away
-        held: list[Job] = []
+        held: list[JobRecord] = []
         others: list[tuple[int, int]] = []
         for job_id, token in zip(jobs, tokens, strict=True):
             found = known.get(job_id)
@@ -220,16 +220,16 @@ class UnitOfWork:
             others.append((job_id, token))
         return held, others
 
-    def _check_here(self, job: Job) -> None:
+    def _check_here(self, job: JobRecord) -> None:
         if job.queue in self._away:
             raise QueueMoving
 
-    def queue_of(self, job: Job) -> Queue:
+    def queue_of(self, job: JobRecord) -> Queue:
         """Return the queue of a job."""
         return self.tx.queue_by_number(job.queue)
 
     @staticmethod
-    def name_of(job: Job) -> str:
+    def name_of(job: JobRecord) -> str:
         """Return the id of a job as users know it."""
         return job.custom_id or ids.to_uuid(job.id)
 
@@ -238,7 +238,7 @@ class UnitOfWork:
         """Return the job id or custom id that a name of a job is."""
         return ids.from_uuid(name) or name
 
-    def track(self, job: Job) -> Job:
+    def track(self, job: JobRecord) -> JobRecord:
         """Register a job that was just read, and return the one object for it in this transaction."""
         known = self._known.get(job.id)
         if known is None:
@@ -246,7 +246,7 @@ class UnitOfWork:
             return job
         return known[0]
 
-    def track_all(self, jobs: Sequence[Job]) -> list[Job]:
+    def track_all(self, jobs: Sequence[JobRecord]) -> list[JobRecord]:
         """Register several jobs: see ``track``."""
         known = self._known
         if known:
@@ -254,7 +254,7 @@ class UnitOfWork:
         known.update({job.id: (job, job.state, job.token) for job in jobs})
         return list(jobs)
 
-    def create(self, jobs: list[Job], payloads: Sequence[Payload], arrow: Arrow) -> None:
+    def create(self, jobs: list[JobRecord], payloads: Sequence[Payload], arrow: Arrow) -> None:
         """Start new jobs with a transition from no state. They are written by the next ``flush``."""
         target, _, kinds = lifecycle.start(jobs, arrow, self)
         for kind in kinds:
@@ -264,27 +264,27 @@ class UnitOfWork:
             self.readied.append(jobs)
         self._born += zip(jobs, payloads, strict=True)
 
-    def move(self, job: Job, arrow: Arrow, value: int = 0, *, note: object = None, error: str | None = None) -> None:
+    def move(self, job: JobRecord, arrow: Arrow, value: int = 0, *, note: object = None, error: str | None = None) -> None:
         """Apply a transition to a job: see ``lifecycle.move``. The note and the error go into the journal."""
         self._follow(job, arrow, value, note, error)
         self._changed[job.id] = None
 
-    def begin(self, job: Job, lease_ms: int, at: Moment) -> None:
+    def begin(self, job: JobRecord, lease_ms: int, at: Moment) -> None:
         """Start the lease of a job that was set aside, from a moment that may be in the past."""
         lifecycle.move(job, Arrow.START, at, lease_ms)
         self._changed[job.id] = None
 
-    def move_all(self, jobs: Sequence[Job], arrow: Arrow, value: int = 0) -> None:
+    def move_all(self, jobs: Sequence[JobRecord], arrow: Arrow, value: int = 0) -> None:
         """Apply a transition to several jobs in the same state: see ``move``. For transitions whose events need no note."""
         self._follow_all(jobs, arrow, value)
         self._changed.update(dict.fromkeys([job.id for job in jobs]))
 
-    def lease_all(self, jobs: Sequence[Job], arrow: Arrow, lease_ms: int) -> None:
+    def lease_all(self, jobs: Sequence[JobRecord], arrow: Arrow, lease_ms: int) -> None:
         """Lease waiting jobs of which nothing else was changed. Does the same as ``move_all``, and writes less."""
         self._follow_all(jobs, arrow, lease_ms, _Serials(self, len(jobs)) if len(jobs) > 1 else self)
         self._leased.update(dict.fromkeys([job.id for job in jobs]))
 
-    def _follow_all(self, jobs: Sequence[Job], arrow: Arrow, value: int, moment: Moment | None = None) -> None:
+    def _follow_all(self, jobs: Sequence[JobRecord], arrow: Arrow, value: int, moment: Moment | None = None) -> None:
         source = jobs[0].state
         due_at = [job.run_at for job in jobs] if arrow in DUE_ARROWS else ()
         target, _, kinds = lifecycle.move_all(jobs, arrow, moment or self, value)
@@ -305,12 +305,12 @@ class UnitOfWork:
         """Number of jobs that the counts of their queues may not include yet: those that the next ``flush`` writes whole."""
         return len(self._born) + len(self._rewritten)
 
-    def touch(self, job: Job) -> None:
+    def touch(self, job: JobRecord) -> None:
         """Write a job that was changed without a transition: its details or flags. A new job is written anyway."""
         if job.id in self._known:
             self._changed[job.id] = None
 
-    def rewrite(self, job: Job, payload: Payload) -> None:
+    def rewrite(self, job: JobRecord, payload: Payload) -> None:
         """Have the whole of a tracked job written by the next ``flush``, with another payload.
 
         However often this is done to a job, it is written once: PostgreSQL keeps every version of a row until the transaction
@@ -319,7 +319,7 @@ class UnitOfWork:
         self._changed[job.id] = None
         self._rewritten[job.id] = job, payload
 
-    def _follow(self, job: Job, arrow: Arrow, value: int, note: object, error: str | None) -> None:
+    def _follow(self, job: JobRecord, arrow: Arrow, value: int, note: object, error: str | None) -> None:
         source, due_at = job.state, job.run_at
         target, _, kinds = lifecycle.move(job, arrow, self, value)
         for kind in kinds:
@@ -338,7 +338,7 @@ class UnitOfWork:
             elif target == _NOWHERE and job.flags & JobFlag.AWAITED_AFAR:
                 self.given_up.append(job.id)
 
-    def _note_death(self, job: Job) -> None:
+    def _note_death(self, job: JobRecord) -> None:
         if job.flags & JobFlag.MESSAGE:
             self.dead_letters.append(self.queue_of(job).key)
 
@@ -352,7 +352,7 @@ class UnitOfWork:
         """Journal an event of a queue."""
         self._events.append(queue_event(kind, queue.number, note))
 
-    def tell_of(self, kind: EventKind, job: Job) -> None:
+    def tell_of(self, kind: EventKind, job: JobRecord) -> None:
         """Journal an event of a job that is not a transition. For a kind without a note."""
         self._events.append(job_event(kind, job))
 

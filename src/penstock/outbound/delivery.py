@@ -10,7 +10,7 @@ import structlog
 
 from penstock.core import ids, limits
 from penstock.core.clock import pause, settle
-from penstock.core.errors import PenstockError
+from penstock.core.errors import ServerError
 from penstock.core.events import EventKind
 from penstock.core.webhook import EVENT_NAMES, DeliveryProgress
 from penstock.outbound.request import write
@@ -130,7 +130,7 @@ class WebhookDelivery:
             self._healed.clear()
             try:
                 await self.run_once()
-            except PenstockError as error:
+            except ServerError as error:
                 log.warning("a webhook cannot read the journal now and will retry", error=str(error))
                 await self._rest()
                 continue

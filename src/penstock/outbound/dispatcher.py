@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from penstock.core import limits
-from penstock.core.errors import PenstockError
+from penstock.core.errors import ServerError
 from penstock.engine.event_feed import UNNUMBERED
 from penstock.engine.maintenance.service import PeriodicService
 from penstock.engine.queues.webhooks import NoteDeliveries
@@ -72,7 +72,7 @@ class WebhookDispatcher(PeriodicService):
         await asyncio.gather(*self._leaving)
         try:
             await self._note(everybody=True)
-        except PenstockError as error:
+        except ServerError as error:
             log.warning("the last deliveries could not be recorded and are repeated at the next start", error=str(error))
 
     async def run_once(self) -> None:
@@ -141,7 +141,7 @@ class WebhookDispatcher(PeriodicService):
             return
         try:
             await self._engine.run(NoteDeliveries([(courier.webhook.id, progress) for courier, progress in noted]))
-        except PenstockError:
+        except ServerError:
             for courier, progress in noted:
                 courier.give_back(progress)
             self._left += left

@@ -12,7 +12,7 @@ import structlog
 
 from penstock import __version__
 from penstock.core.clock import SystemClock
-from penstock.core.errors import PenstockError
+from penstock.core.errors import ServerError
 from penstock.core.events import EventKind
 from penstock.core.pool_shares import Shares
 from penstock.doors.net.raw_sockets import keep_listener_alive
@@ -72,7 +72,7 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     ended_by_itself = not stop.done()
     await _stop(opened, http, reason="a listener ended" if ended_by_itself else stop.result())
     if ended_by_itself:
-        raise PenstockError("A listener stopped unexpectedly; the log has the reason.")
+        raise ServerError("A listener stopped unexpectedly; the log has the reason.")
 
 
 async def _open(config: Config) -> _Opened:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from penstock.access.authenticator import Authenticator
     from penstock.config import Config
     from penstock.core.clock import Clock
-    from penstock.core.errors import PenstockError
+    from penstock.core.errors import ServerError
     from penstock.doors.http.request import Bodies
     from penstock.doors.http.route import Handler, Route
     from penstock.engine.context import ServerContext
@@ -208,7 +208,7 @@ class Doors:
         websocket: Callable[[Scope, RSGIWebsocketProtocol, str], Awaitable[None]] | None = None,
         plain_errors: bool = False,
         stray: Handler = not_found,
-        error_body: Callable[[PenstockError], bytes] = body_of,
+        error_body: Callable[[ServerError], bytes] = body_of,
     ) -> HttpApp:
         config = self._config
         app = HttpApp(

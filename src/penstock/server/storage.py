@@ -168,9 +168,9 @@ def _ready_cache_of(config: Config, store: Store, links: Sequence[RedisLink]) ->
     if not links or not store.capabilities.is_shared:
         return None
     from penstock.engine.prefetch.ready_cache import ReadyCache  # noqa: PLC0415, see above
-    from penstock.store.redis import ReadyLists  # noqa: PLC0415
+    from penstock.store.redis import RedisReadyLists  # noqa: PLC0415
 
-    lists = ReadyLists(links[store.shard % len(links)], partial(getattr, store, "identity"))
+    lists = RedisReadyLists(links[store.shard % len(links)], partial(getattr, store, "identity"))
     return lambda engine: ReadyCache(engine, lists, hot_jobs=config.redis_hot_jobs)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from penstock.core.cron import CronRecord
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.core.queue import Move
     from penstock.core.sharding import Layout
 
@@ -101,7 +101,7 @@ class Catalog:
             self.horizon.cron_ms = cron.next_run
 
 
-def book(horizon: Horizon, job: Job) -> None:
+def book(horizon: Horizon, job: JobRecord) -> None:
     """Record when a job that was just written is due, or expires."""
     if job.state == State.ACTIVE:
         if job.lease_until is not None and (horizon.lease_expiry_ms is None or job.lease_until < horizon.lease_expiry_ms):
@@ -143,7 +143,7 @@ class CatalogReads(Generic[C]):
         for call in self.when_moved:
             call()
 
-    def _is_seen(self, job: Job) -> bool:
+    def _is_seen(self, job: JobRecord) -> bool:
         """Return whether the job's rows here are the valid ones: not if its queue has moved away, or has not arrived yet."""
         queue = self.catalog.away.get(job.queue)
         return queue is None or queue.move.standing.is_seen
@@ -160,7 +160,7 @@ class CatalogReads(Generic[C]):
     def queue_by_number(self, number: int) -> Queue:
         return self.catalog.by_number[number]
 
-    def queue_of(self, job: Job) -> Queue:
+    def queue_of(self, job: JobRecord) -> Queue:
         return self.queue_by_number(job.queue)
 
     def counts(self, queue: Queue) -> StateCounts:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from penstock.core.cron import CronKey, CronRecord
     from penstock.core.dependencies import Dependency, Need
-    from penstock.core.job import Delivery, Job, Payload
+    from penstock.core.job import Delivery, JobRecord, Payload
     from penstock.core.lifecycle import State
     from penstock.core.queue import Queue, QueueKey
     from penstock.core.sharding import Layout
@@ -221,7 +221,7 @@ class ShardedStore:
     def queues(self) -> list[Queue]:
         return [queue for shard in self.shards for queue in shard.queues()]
 
-    def queue_of(self, job: Job) -> Queue:
+    def queue_of(self, job: JobRecord) -> Queue:
         """Return the queue of a job that was just read."""
         guess = self.guess(job.id)
         assert guess is not None
@@ -244,7 +244,7 @@ class ShardedStore:
 
     # Jobs.
 
-    async def job_get(self, namespace: str, ref: int | str) -> tuple[Job, Payload] | None:
+    async def job_get(self, namespace: str, ref: int | str) -> tuple[JobRecord, Payload] | None:
         if isinstance(ref, int):
             guess = self.guess(ref)
             found = None if guess is None else await self.shards[guess].job_get(namespace, ref)
@@ -254,7 +254,7 @@ class ShardedStore:
             return found
         return next(iter(await self.jobs_named(namespace, ref)), None)
 
-    async def jobs_named(self, namespace: str, name: str) -> list[tuple[Job, Payload]]:
+    async def jobs_named(self, namespace: str, name: str) -> list[tuple[JobRecord, Payload]]:
         """Read the jobs with a custom id: at most one per shard. Raises StorageFailed if there may be more."""
         answers = await self._ask(*(shard.job_get(namespace, name) for shard in self._up()))
         found = [each for each in answers if each is not None]

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.access.authenticator import Authenticator
 from penstock.core import limits
-from penstock.core.job import NewJob
+from penstock.core.job import JobSpec
 from penstock.doors.jobs.event_hub import EventHub
 from penstock.doors.jobs.tcp import TcpListener
 from penstock.engine.jobs.push import Push
@@ -138,7 +138,7 @@ async def test_a_slow_reader_is_disconnected_and_costs_others_nothing(engine: En
     seen = 0
     pushed = 0
     while not missed(hub):
-        jobs = [NewJob(b"1", job_id=f"{pushed + n}-{'x' * 200}") for n in range(1_000)]
+        jobs = [JobSpec(b"1", job_id=f"{pushed + n}-{'x' * 200}") for n in range(1_000)]
         await engine.run(Push(QUEUE, jobs))
         pushed += len(jobs)
         while seen < pushed:

@@ -16,7 +16,7 @@ from penstock.access.authenticator import Authenticator
 from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.core.ids import to_uuid
-from penstock.core.job import NewJob
+from penstock.core.job import JobSpec
 from penstock.core.lifecycle import State
 from penstock.doors.jobs.session import JobsSession
 from penstock.doors.jobs.tcp import TcpListener
@@ -457,7 +457,7 @@ async def test_who_never_reads_is_cut_off_at_the_limit_and_what_it_held_goes_bac
         monkeypatch.setattr(limits, name, limits.answers_bytes_max)
     listener = TcpListener(all_commands(engine), Authenticator(clock), clock)
     await listener.start("127.0.0.1", 0)
-    (large, held) = await engine.run(Push(QUEUE, [NewJob(b'"' + b"x" * 1_000_000 + b'"'), NewJob(b"1", priority=5)]))
+    (large, held) = await engine.run(Push(QUEUE, [JobSpec(b'"' + b"x" * 1_000_000 + b'"'), JobSpec(b"1", priority=5)]))
     loop, log = asyncio.get_running_loop(), [""]
 
     def said() -> str:

@@ -14,7 +14,7 @@ from penstock.core.clock import settle
 from penstock.core.durability import Durability
 from penstock.core.errors import StorageFailed
 from penstock.core.ids import to_ulid
-from penstock.core.job import JobFlag, NewJob
+from penstock.core.job import JobFlag, JobSpec
 from penstock.core.lifecycle import State
 from penstock.core.queue import QueueKey
 from penstock.doors.messages.metrics import MessageCounters
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.core.clock import ManualClock
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.core.queue import PushSubscription
 
 pytestmark = pytest.mark.anyio
@@ -102,7 +102,7 @@ async def subscribe(engine: Engine, queue: QueueKey = QUEUE, url: str = URL) -> 
     return await engine.run(AddSubscription(queue, url, ""))
 
 
-async def publish(engine: Engine, **options: Any) -> Job:
+async def publish(engine: Engine, **options: Any) -> JobRecord:
     return await push(engine, **{"flags": JobFlag.MESSAGE | JobFlag.REMOVE_ON_COMPLETE, "backoff": 0, **options})
 
 
@@ -378,7 +378,7 @@ async def test_a_store_that_fails_is_asked_again(
     await subscribe(engine)
     await settle()
     monkeypatch.setattr(engine, "run", refuse)
-    await run(Push(QUEUE, [NewJob(b"1", flags=JobFlag.MESSAGE)]))
+    await run(Push(QUEUE, [JobSpec(b"1", flags=JobFlag.MESSAGE)]))
     await settle()
     assert len(post.got) == 1, "it had asked before"
     await clock.advance(limits.push_rest_ms)

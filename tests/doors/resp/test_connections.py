@@ -14,7 +14,7 @@ import redis
 from penstock.access.authenticator import Authenticator
 from penstock.core import limits
 from penstock.core.clock import settle
-from penstock.core.job import NewJob
+from penstock.core.job import JobSpec
 from penstock.core.lifecycle import State
 from penstock.doors.resp.listener import RespListener
 from penstock.doors.topics.subscriber import Subscribers
@@ -299,7 +299,7 @@ async def test_who_never_reads_is_cut_off_and_what_it_held_goes_back(
     listener: RespListener, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "connection_write_bytes_max", 2_000_000)
-    large = NewJob(b'"' + b"x" * 1_000_000 + b'"')
+    large = JobSpec(b'"' + b"x" * 1_000_000 + b'"')
     jobs = await engine.run(Push(QUEUE, [large] * 40))
     loop = asyncio.get_running_loop()
     with socket.create_connection(("127.0.0.1", listener.port)) as deaf:

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.core import limits
 from penstock.core.ids import to_uuid
-from penstock.core.job import NewJob
+from penstock.core.job import JobSpec
 from penstock.core.queue import QueueKey
 from penstock.doors.resp.pushes import Pushes
 from tests.doors.api import UNKNOWN_ID, Api
@@ -321,9 +321,9 @@ async def test_pushes_to_several_queues_are_gathered_unless_they_have_names(engi
     slots: list[bytes] = []
     pushes = Pushes(engine, slots)
     for key in (one, two, one):
-        assert pushes.takes(key, NewJob(b"1"))
-        pushes.add(key, NewJob(b"1"), True)
-    assert not pushes.takes(one, NewJob(b"1", job_id="name")), "whose is first matters over all queues"
+        assert pushes.takes(key, JobSpec(b"1"))
+        pushes.add(key, JobSpec(b"1"), True)
+    assert not pushes.takes(one, JobSpec(b"1", job_id="name")), "whose is first matters over all queues"
     before = engine.stats.batches
     await pushes.finish()
     assert slots == [b"+OK\r\n"] * 3

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from penstock.core.clock import ManualClock
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.engine.engine import Engine
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +38,7 @@ async def subscribers(engine: Engine) -> AsyncIterator[Subscribers]:
     await made.close()
 
 
-async def publish(engine: Engine, *messages: bytes) -> list[Job]:
+async def publish(engine: Engine, *messages: bytes) -> list[JobRecord]:
     return await engine.run(Push(TOPIC, [new_message(message) for message in messages]))
 
 

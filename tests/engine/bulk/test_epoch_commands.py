@@ -11,7 +11,7 @@ from penstock.core import limits
 from penstock.core.bulk_records import EntryKind, Epoch, SliceRef
 from penstock.core.clock import settle
 from penstock.core.errors import EpochOver, EpochUnknown, TooMany
-from penstock.core.job import JobFlag, NewJob
+from penstock.core.job import JobFlag, JobSpec
 from penstock.core.queue import QueueKey
 from penstock.engine.bulk.consumer_groups import ConsumerGroups, GroupClaim, _Claimed
 from penstock.engine.bulk.epoch_commands import BeginSettling, RecordEpoch, SettleSlice, SliceOutcome
@@ -39,7 +39,7 @@ def wish(most: int = 10, lease_ms: int = 60_000, wait_ms: int = 0, queues: tuple
 
 
 async def fill(engine: EngineApi, count: int, flags: int = 0, queue: QueueKey = MAIL) -> None:
-    await engine.run(Push(queue, [NewJob(b"%d" % number, flags=flags) for number in range(count)]))
+    await engine.run(Push(queue, [JobSpec(b"%d" % number, flags=flags) for number in range(count)]))
 
 
 async def held(groups: ConsumerGroups, number: int) -> list[int]:

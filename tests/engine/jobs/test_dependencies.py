@@ -14,7 +14,7 @@ from penstock.core.durability import Durability
 from penstock.core.errors import InvalidInput, JobNotFound
 from penstock.core.events import EventKind
 from penstock.core.ids import to_uuid
-from penstock.core.job import DeathReason, JobFlag, NewJob, details_of
+from penstock.core.job import DeathReason, JobFlag, JobSpec, details_of
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey, StateCounts
 from penstock.core.sharding import shard_for
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import ManualClock
     from penstock.core.dependencies import Dependency
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
 
 pytestmark = pytest.mark.anyio
 
@@ -59,17 +59,17 @@ async def engine(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualCl
         yield Settled(fleet)
 
 
-async def child(engine: Engine, **options: Any) -> Job:
+async def child(engine: Engine, **options: Any) -> JobRecord:
     return await push(engine, queue=CHILDREN, **options)
 
 
-async def complete(engine: Engine, job: Job, result: bytes | None = b"1") -> None:
+async def complete(engine: Engine, job: JobRecord, result: bytes | None = b"1") -> None:
     claimed = await claim_job(engine, queue=CHILDREN)
     assert claimed.id == job.id
     assert await ack(engine, job, result) is None
 
 
-async def kill(engine: Engine, job: Job, error: str = "broken") -> None:
+async def kill(engine: Engine, job: JobRecord, error: str = "broken") -> None:
     await claim_job(engine, queue=CHILDREN)
     assert await fail(engine, job, error) is None
 
@@ -117,10 +117,10 @@ async def test_results_outlive_children_that_are_removed_when_complete(engine: E
 
 async def test_a_chain_a_diamond_and_own_ids_in_one_bulk(engine: Engine) -> None:
     wanted = [
-        NewJob(b"1", job_id="a"),
-        NewJob(b"2", job_id="b", needs=("a",)),
-        NewJob(b"3", job_id="c", needs=("a",)),
-        NewJob(b"4", job_id="d", needs=("b", "c", "b")),
+        JobSpec(b"1", job_id="a"),
+        JobSpec(b"2", job_id="b", needs=("a",)),
+        JobSpec(b"3", job_id="c", needs=("a",)),
+        JobSpec(b"4", job_id="d", needs=("b", "c", "b")),
     ]
     jobs = await engine.run(Push(QUEUE, wanted))
     order = []
@@ -144,7 +144,9 @@ async def test_a_need_that_names_nobody_is_refused_and_stores_nothing(
     engine: Engine, needs: tuple[int | str, ...], error: str
 ) -> None:
     with pytest.raises(InvalidInput, match=error):
-        await engine.run(Push(QUEUE, [NewJob(b"1", job_id="me", needs=needs), NewJob(b"2", job_id="later", needs=("me",))]))
+        await engine.run(
+            Push(QUEUE, [JobSpec(b"1", job_id="me", needs=needs), JobSpec(b"2", job_id="later", needs=("me",))])
+        )
     assert engine.store.totals() == StateCounts()
 
 
@@ -309,7 +311,7 @@ def unfollowed(engine: Engine) -> bool:
     return any(each.store.horizon.unfollowed for each in engine.engines)
 
 
-async def states(engine: Engine, jobs: Sequence[Job]) -> list[State]:
+async def states(engine: Engine, jobs: Sequence[JobRecord]) -> list[State]:
     return [await state(engine, job) for job in jobs]
 
 
@@ -318,7 +320,7 @@ async def test_a_long_chain_fails_in_slices_and_every_error_is_short_and_names_t
 ) -> None:
     length = 5 * limits.flow_levels_batch_max
     chain = [
-        NewJob(b"1", job_id=f"c{n}", needs=(f"c{n - 1}",) if n else (), flags=JobFlag.FAIL_PARENT, ttl=None if n else 1_500)
+        JobSpec(b"1", job_id=f"c{n}", needs=(f"c{n - 1}",) if n else (), flags=JobFlag.FAIL_PARENT, ttl=None if n else 1_500)
         for n in range(length)
     ]
     jobs = await engine.run(Push(QUEUE, chain))

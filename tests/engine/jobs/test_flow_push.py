@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core.errors import InvalidInput, OutcomeUnknown, PartlyDone, StorageFailed
 from penstock.core.ids import shard_of
-from penstock.core.job import NewJob
+from penstock.core.job import JobSpec
 from penstock.core.lifecycle import State
 from penstock.core.queue import QueueKey
 from penstock.engine.jobs.flow_push import PushFlow
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.core.clock import ManualClock
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.engine.api import EngineApi
     from penstock.engine.engine import Engine
     from penstock.engine.sharding.engine import ShardedEngine
@@ -37,13 +37,13 @@ async def fleet(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Any]:
         yield running
 
 
-def tree() -> list[tuple[QueueKey, NewJob]]:
+def tree() -> list[tuple[QueueKey, JobSpec]]:
     """Return a leaf, two children and their parent, over three queues."""
     return [
-        (B, NewJob(b"{}", job_id="leaf")),
-        (C, NewJob(b"{}", job_id="left")),
-        (A, NewJob(b"{}", job_id="right", needs=("leaf",))),
-        (A, NewJob(b"{}", job_id="parent", needs=("left", "right"))),
+        (B, JobSpec(b"{}", job_id="leaf")),
+        (C, JobSpec(b"{}", job_id="left")),
+        (A, JobSpec(b"{}", job_id="right", needs=("leaf",))),
+        (A, JobSpec(b"{}", job_id="parent", needs=("left", "right"))),
     ]
 
 
@@ -52,7 +52,7 @@ async def states(engine: EngineApi, *names: str) -> list[State | None]:
     return [None if each is None else State(each[0].state) for each in found]
 
 
-async def finish(engine: EngineApi, queue: QueueKey) -> Job:
+async def finish(engine: EngineApi, queue: QueueKey) -> JobRecord:
     job = await claim_job(engine, queue=queue)
     await ack(engine, job)
     return job
@@ -92,7 +92,7 @@ async def test_of_two_flows_with_one_id_in_one_batch_one_is_stored(engine: Engin
 
 async def test_a_need_that_is_nowhere_refuses_all(engine: Engine) -> None:
     with pytest.raises(InvalidInput, match="Dependency job not found: nobody"):
-        await engine.run(PushFlow([*tree()[:2], (A, NewJob(b"{}", job_id="x", needs=("nobody",)))]))
+        await engine.run(PushFlow([*tree()[:2], (A, JobSpec(b"{}", job_id="x", needs=("nobody",)))]))
     assert engine.store.totals().waiting == 0
 
 

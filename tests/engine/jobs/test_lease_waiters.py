@@ -18,18 +18,18 @@ from tests.support.engines import ack, claim_job, fail, move, push, renew
 
 if TYPE_CHECKING:
     from penstock.core.clock import ManualClock
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.engine.engine import Engine
 
 pytestmark = pytest.mark.anyio
 
 
-async def held(engine: Engine, *, custom_id: str | None = None, attempts: int = 3) -> Job:
+async def held(engine: Engine, *, custom_id: str | None = None, attempts: int = 3) -> JobRecord:
     await push(engine, job_id=custom_id, max_attempts=attempts)
     return await claim_job(engine)
 
 
-async def ask(engine: Engine, alert: LossAlert, *jobs: Job) -> list[type | None]:
+async def ask(engine: Engine, alert: LossAlert, *jobs: JobRecord) -> list[type | None]:
     holds = [LeaseRef(job.custom_id or job.id, job.token) for job in jobs]
     return [None if each is None else type(each) for each in await engine.run(CheckLeases("default", holds, alert))]
 

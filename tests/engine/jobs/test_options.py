@@ -11,7 +11,7 @@ import pytest
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, WrongState
 from penstock.core.events import EventKind
-from penstock.core.job import BackoffType, Dedup, Details, JobFlag, NewJob, details_of, encode_details
+from penstock.core.job import BackoffType, Dedup, Details, JobFlag, JobSpec, details_of, encode_details
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import StallConfig, StateCounts
 from penstock.engine.jobs.push import Push
@@ -22,7 +22,7 @@ from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, fail,
 
 if TYPE_CHECKING:
     from penstock.core.clock import ManualClock
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.engine.engine import Engine
 
 pytestmark = pytest.mark.anyio
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
 LATEST = Dedup(10_000, extend=True, replace=True)
 
 
-async def keyed(engine: Engine, dedup: Dedup | None = None, key: str = "k", **options: Any) -> Job:
+async def keyed(engine: Engine, dedup: Dedup | None = None, key: str = "k", **options: Any) -> JobRecord:
     return await push(engine, unique_key=key, dedup=dedup, **options)
 
 
@@ -38,7 +38,7 @@ def rules(**given: Any) -> dict[str, Any]:
     return {"details": encode_details(Details(**given))}
 
 
-async def payload(engine: Engine, job: Job) -> bytes:
+async def payload(engine: Engine, job: JobRecord) -> bytes:
     found = await engine.store.job_get("default", job.id)
     assert found is not None
     return found[1].data
@@ -206,12 +206,12 @@ async def test_a_replaced_job_is_still_needed_by_those_that_need_it(engine: Engi
 async def test_within_one_bulk_a_job_is_replaced_as_often_as_it_is_named(engine: Engine, clock: ManualClock) -> None:
     stored_before = await keyed(engine, LATEST, data=b"old", group_id="g")
     bulk = [
-        NewJob(b"1", unique_key="k", dedup=LATEST, priority=2, group_id="h"),
-        NewJob(b"a", unique_key="l", dedup=LATEST),
-        NewJob(b"2", unique_key="k", dedup=LATEST),
-        NewJob(b"b", unique_key="l", dedup=LATEST, delay=3_000, job_id="own"),
-        NewJob(b"c", unique_key="m", dedup=LATEST, delay=3_000),
-        NewJob(b"d", unique_key="m", dedup=LATEST, group_id="h"),
+        JobSpec(b"1", unique_key="k", dedup=LATEST, priority=2, group_id="h"),
+        JobSpec(b"a", unique_key="l", dedup=LATEST),
+        JobSpec(b"2", unique_key="k", dedup=LATEST),
+        JobSpec(b"b", unique_key="l", dedup=LATEST, delay=3_000, job_id="own"),
+        JobSpec(b"c", unique_key="m", dedup=LATEST, delay=3_000),
+        JobSpec(b"d", unique_key="m", dedup=LATEST, group_id="h"),
     ]
     jobs = await engine.run(Push(QUEUE, bulk))
     assert [job.id for job in jobs] == [stored_before.id, jobs[1].id, stored_before.id, jobs[1].id, jobs[4].id, jobs[4].id]
@@ -225,9 +225,9 @@ async def test_within_one_bulk_a_job_is_replaced_as_often_as_it_is_named(engine:
 async def test_a_job_is_replaced_after_another_push_of_its_batch_had_to_count(engine: Engine) -> None:
     """A push with room writes what came before it in the batch."""
     pushes = [
-        Push(QUEUE, [NewJob(b"1", unique_key="k", dedup=LATEST)]),
-        Push(QUEUE, [NewJob(b"2")], room=2),
-        Push(QUEUE, [NewJob(b"3", unique_key="k", dedup=LATEST)]),
+        Push(QUEUE, [JobSpec(b"1", unique_key="k", dedup=LATEST)]),
+        Push(QUEUE, [JobSpec(b"2")], room=2),
+        Push(QUEUE, [JobSpec(b"3", unique_key="k", dedup=LATEST)]),
     ]
     (first,), _, (again,) = await asyncio.gather(*(engine.run(each) for each in pushes))
     assert first.id == again.id
@@ -240,12 +240,12 @@ async def test_within_one_bulk_the_last_wins_and_others_keep_what_they_got(engin
         Push(
             QUEUE,
             [
-                NewJob(b"child", job_id="c"),
-                NewJob(b"1", unique_key="k", dedup=LATEST),
-                NewJob(b"2", unique_key="k", dedup=LATEST),
-                NewJob(b"parent", needs=("c",)),
-                NewJob(b"3", unique_key="k", dedup=LATEST),
-                NewJob(b"plain", unique_key="k"),
+                JobSpec(b"child", job_id="c"),
+                JobSpec(b"1", unique_key="k", dedup=LATEST),
+                JobSpec(b"2", unique_key="k", dedup=LATEST),
+                JobSpec(b"parent", needs=("c",)),
+                JobSpec(b"3", unique_key="k", dedup=LATEST),
+                JobSpec(b"plain", unique_key="k"),
             ],
         )
     )
@@ -338,7 +338,7 @@ async def test_a_queue_that_looks_for_no_stalls_looks_for_none(engine: Engine) -
 # Retries.
 
 
-async def waits(engine: Engine, clock: ManualClock, job: Job, count: int) -> list[int]:
+async def waits(engine: Engine, clock: ManualClock, job: JobRecord, count: int) -> list[int]:
     found = []
     for _ in range(count):
         await claim_job(engine)

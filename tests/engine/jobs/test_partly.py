@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.core.errors import OutcomeUnknown, PartlyPushed, StorageFailed
-from penstock.core.job import IDEMPOTENCY_PREFIX, NewJob
+from penstock.core.job import IDEMPOTENCY_PREFIX, JobSpec
 from penstock.core.queue import QueueKey
 from penstock.core.sharding import shard_for
 from penstock.doors.batches.handlers import told_apart
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 QUEUES = [next(key for n in range(99) if shard_for(key := QueueKey("default", f"q{n}"), 2) == shard) for shard in range(2)]
 
 
-def parts(*jobs: NewJob) -> list[tuple[QueueKey, list[NewJob]]]:
+def parts(*jobs: JobSpec) -> list[tuple[QueueKey, list[JobSpec]]]:
     return [(queue, list(jobs)) for queue in QUEUES]
 
 
@@ -58,7 +58,7 @@ async def test_a_shard_that_is_known_to_be_down_refuses_all(tmp_path: Path, cloc
         store: Any = fleet.engines[down].store
         store._stop_writes("pulled out")
         with pytest.raises(StorageFailed, match=rf"Shard {down} is down.*nothing was stored"):
-            await fleet.run(PushAcross(parts(NewJob(b"1")), clock.now_ms()))
+            await fleet.run(PushAcross(parts(JobSpec(b"1")), clock.now_ms()))
         assert waiting(fleet) == [0, 0]
 
 
@@ -66,7 +66,7 @@ async def test_what_was_stored_is_taken_back(tmp_path: Path, clock: ManualClock)
     async with fleet_on(tmp_path, clock, 2) as fleet:
         lose(fleet, 1, StorageFailed())
         with pytest.raises(StorageFailed, match="Nothing was stored"):
-            await fleet.run(PushAcross(parts(NewJob(b"1"), NewJob(b"2", delay=5_000)), clock.now_ms()))
+            await fleet.run(PushAcross(parts(JobSpec(b"1"), JobSpec(b"2", delay=5_000)), clock.now_ms()))
         assert waiting(fleet) == [0, 0]
         assert await fleet.run(Claim(QUEUES[0], 10)) == []
 
@@ -74,8 +74,8 @@ async def test_what_was_stored_is_taken_back(tmp_path: Path, clock: ManualClock)
 async def test_what_a_worker_has_by_then_or_has_a_name_is_told(tmp_path: Path, clock: ManualClock) -> None:
     async with fleet_on(tmp_path, clock, 2) as fleet:
         lose(fleet, 1, StorageFailed(), lambda: fleet.run(Claim(QUEUES[0], 1)))
-        named = NewJob(b"3", job_id=f"{IDEMPOTENCY_PREFIX}k")
-        jobs = [(QUEUES[0], [NewJob(b"1"), NewJob(b"2"), named]), (QUEUES[1], [NewJob(b"4")])]
+        named = JobSpec(b"3", job_id=f"{IDEMPOTENCY_PREFIX}k")
+        jobs = [(QUEUES[0], [JobSpec(b"1"), JobSpec(b"2"), named]), (QUEUES[1], [JobSpec(b"4")])]
         with pytest.raises(
             PartlyPushed, match="2 of 4 jobs are stored, the others are not: a shard was lost meanwhile"
         ) as told:
@@ -89,7 +89,7 @@ async def test_nothing_is_taken_back_if_the_rest_may_be_stored(tmp_path: Path, c
     async with fleet_on(tmp_path, clock, 2) as fleet:
         lose(fleet, 1, OutcomeUnknown())
         with pytest.raises(PartlyPushed, match="1 of 2 jobs are stored, and of the others it is not known") as told:
-            await fleet.run(PushAcross(parts(NewJob(b"1")), clock.now_ms()))
+            await fleet.run(PushAcross(parts(JobSpec(b"1")), clock.now_ms()))
         assert [[each is not None for each in part] for part in told.value.stored] == [[True], [False]]
         assert waiting(fleet) == [1, 0]
 

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core import ids
 from penstock.core.errors import InvalidInput
-from penstock.core.job import JobFlag, NewJob
+from penstock.core.job import JobFlag, JobSpec
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey, StateCounts
 from penstock.engine.jobs.push import Push
@@ -72,7 +72,9 @@ async def test_a_jump_of_the_wall_clock_never_makes_a_job_early_and_late_by_a_se
 
 async def test_a_bulk_keeps_its_order_and_mixes_all_kinds(engine: Engine, clock: ManualClock) -> None:
     jobs = await engine.run(
-        Push(QUEUE, [NewJob(b"1"), NewJob(b"2", delay=1_000), NewJob(b"3", flags=JobFlag.LIFO), NewJob(b"4", priority=1)])
+        Push(
+            QUEUE, [JobSpec(b"1"), JobSpec(b"2", delay=1_000), JobSpec(b"3", flags=JobFlag.LIFO), JobSpec(b"4", priority=1)]
+        )
     )
     assert [job.state for job in jobs] == [State.WAITING, State.DELAYED, State.WAITING, State.WAITING]
     assert [job.id for job in jobs] == sorted(job.id for job in jobs)
@@ -132,7 +134,12 @@ async def test_names_taken_inside_one_bulk_are_taken(engine: Engine) -> None:
     jobs = await engine.run(
         Push(
             QUEUE,
-            [NewJob(b"1", job_id="a"), NewJob(b"2", job_id="a"), NewJob(b"3", unique_key="u"), NewJob(b"4", unique_key="u")],
+            [
+                JobSpec(b"1", job_id="a"),
+                JobSpec(b"2", job_id="a"),
+                JobSpec(b"3", unique_key="u"),
+                JobSpec(b"4", unique_key="u"),
+            ],
         )
     )
     assert jobs[0].id == jobs[1].id
@@ -143,7 +150,7 @@ async def test_names_taken_inside_one_bulk_are_taken(engine: Engine) -> None:
 async def test_an_own_id_that_looks_like_ours_is_refused_and_nothing_of_its_bulk_is_stored(engine: Engine) -> None:
     forged = ids.to_uuid(ids.IdSource().next(1_900_000_000_000))
     with pytest.raises(InvalidInput, match="jobId is spelled like an id that Penstock gives out"):
-        await engine.run(Push(QUEUE, [NewJob(b"1", job_id="fine"), NewJob(b"2", job_id=forged)]))
+        await engine.run(Push(QUEUE, [JobSpec(b"1", job_id="fine"), JobSpec(b"2", job_id=forged)]))
     assert engine.store.totals() == StateCounts()
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from penstock.core.job import Dedup, Details, Job, JobFlag, details_of, encode_details
+from penstock.core.job import Dedup, Details, JobFlag, JobRecord, details_of, encode_details
 from penstock.core.lifecycle import State
 from penstock.core.repeat import RepeatRule
 from penstock.core.schedule import parse
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-async def push_repeating(engine: Engine, rule: RepeatRule, flags: int = 0, **more: Any) -> Job:
+async def push_repeating(engine: Engine, rule: RepeatRule, flags: int = 0, **more: Any) -> JobRecord:
     options = msgspec.json.encode({"tags": ["a"], "repeat": rule})
     return await push(engine, options=options, flags=flags | JobFlag.REPEATS, **more)
 

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.clock import ManualClock
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.engine.engine import Engine
     from penstock.engine.jobs.settle import ItemOutcome
 
 pytestmark = pytest.mark.anyio
 
 
-async def put_back(engine: Engine, arrow: Arrow, *jobs: Job, delay_ms: int = 0) -> Sequence[ItemOutcome]:
+async def put_back(engine: Engine, arrow: Arrow, *jobs: JobRecord, delay_ms: int = 0) -> Sequence[ItemOutcome]:
     return await engine.run(Requeue(QUEUE.namespace, [LeaseRef(job.id, job.token) for job in jobs], arrow, delay_ms))
 
 

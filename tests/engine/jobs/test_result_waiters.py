@@ -16,13 +16,13 @@ from tests.support.engines import ack, claim_job, fail, move, push
 
 if TYPE_CHECKING:
     from penstock.core.clock import ManualClock
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.engine.engine import Engine
 
 pytestmark = pytest.mark.anyio
 
 
-async def wait(engine: Engine, job: Job, timeout: int = 5_000) -> asyncio.Task[JobOutcome | None]:
+async def wait(engine: Engine, job: JobRecord, timeout: int = 5_000) -> asyncio.Task[JobOutcome | None]:
     task = asyncio.ensure_future(engine.completions.wait("default", job.id, timeout))
     await settle()
     return task

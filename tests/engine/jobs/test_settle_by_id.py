@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.core.errors import InvalidInput, JobNotFound, WrongState
-from penstock.core.job import IDEMPOTENCY_PREFIX, NewJob, details_of
+from penstock.core.job import IDEMPOTENCY_PREFIX, JobSpec, details_of
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
 from penstock.engine.jobs.push import PushAcross
@@ -16,7 +16,7 @@ from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, fail,
 
 if TYPE_CHECKING:
     from penstock.core.clock import ManualClock
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.engine.engine import Engine
 
 pytestmark = pytest.mark.anyio
@@ -25,12 +25,12 @@ OTHER = QueueKey("default", "other")
 KEY = f"{IDEMPOTENCY_PREFIX}k"
 
 
-async def across(engine: Engine, *parts: tuple[QueueKey, list[NewJob]]) -> list[list[Job]]:
+async def across(engine: Engine, *parts: tuple[QueueKey, list[JobSpec]]) -> list[list[JobRecord]]:
     return await engine.run(PushAcross(parts, engine.clock.now_ms()))
 
 
-async def keyed(engine: Engine, data: bytes = b"1", queue: QueueKey = QUEUE, **options: Any) -> Job:
-    ((job,),) = await across(engine, (queue, [NewJob(data, job_id=KEY, **options)]))
+async def keyed(engine: Engine, data: bytes = b"1", queue: QueueKey = QUEUE, **options: Any) -> JobRecord:
+    ((job,),) = await across(engine, (queue, [JobSpec(data, job_id=KEY, **options)]))
     return job
 
 
@@ -62,13 +62,13 @@ async def test_a_heartbeat_by_id_renews_a_lease(engine: Engine, clock: ManualClo
 
 
 async def test_one_push_reaches_several_queues_in_order(engine: Engine) -> None:
-    first, second = await across(engine, (QUEUE, [NewJob(b"1"), NewJob(b"2")]), (OTHER, [NewJob(b"3")]))
+    first, second = await across(engine, (QUEUE, [JobSpec(b"1"), JobSpec(b"2")]), (OTHER, [JobSpec(b"3")]))
     assert [job.id for job in await claim_all(engine)] == [job.id for job in first]
     assert [job.id for job in await claim_all(engine, queue=OTHER)] == [job.id for job in second]
 
 
 async def test_a_delay_counts_from_the_moment_of_asking(engine: Engine, clock: ManualClock) -> None:
-    command = PushAcross([(QUEUE, [NewJob(b"1", delay=5_000)])], clock.now_ms() - 2_000)
+    command = PushAcross([(QUEUE, [JobSpec(b"1", delay=5_000)])], clock.now_ms() - 2_000)
     ((job,),) = await engine.run(command)
     assert job.run_at == clock.now_ms() + 3_000
 
@@ -113,7 +113,7 @@ async def test_a_job_that_was_handed_out_stays_as_it_is(engine: Engine, end: str
 
 
 async def test_repeats_in_one_push_and_in_one_batch_are_one_job(engine: Engine) -> None:
-    twice = [NewJob(b"1", job_id=KEY), NewJob(b"2", job_id=KEY)]
+    twice = [JobSpec(b"1", job_id=KEY), JobSpec(b"2", job_id=KEY)]
     futures = [engine.run(PushAcross([(QUEUE, twice)], engine.clock.now_ms())) for _ in range(2)]
     ids = {job.id for future in futures for part in await future for job in part}
     assert len(ids) == 1
@@ -221,9 +221,9 @@ async def test_the_third_nack_buries(engine: Engine, clock: ManualClock) -> None
 
 
 async def test_of_many_each_has_an_outcome_of_its_own(engine: Engine) -> None:
-    done, waiting = (await across(engine, (QUEUE, [NewJob(b"1"), NewJob(b"2")])))[0]
+    done, waiting = (await across(engine, (QUEUE, [JobSpec(b"1"), JobSpec(b"2")])))[0]
     await claim_job(engine)
-    ((elsewhere,),) = await across(engine, (OTHER, [NewJob(b"3")]))
+    ((elsewhere,),) = await across(engine, (OTHER, [JobSpec(b"3")]))
     await claim_job(engine, queue=OTHER)
     words = [ClaimedJob(QUEUE, done.id), ClaimedJob(QUEUE, waiting.id), ClaimedJob(QUEUE, 12345), ClaimedJob(QUEUE, done.id)]
     outcomes = await engine.run(AckById([*words, ClaimedJob(OTHER, elsewhere.id)]))
@@ -236,7 +236,7 @@ async def test_of_many_each_has_an_outcome_of_its_own(engine: Engine) -> None:
 
 
 async def test_of_many_failures_each_has_its_own_error(engine: Engine) -> None:
-    jobs = (await across(engine, (QUEUE, [NewJob(b"1"), NewJob(b"2")])))[0]
+    jobs = (await across(engine, (QUEUE, [JobSpec(b"1"), JobSpec(b"2")])))[0]
     assert len(await claim_all(engine)) == 2
     words = [ClaimedJob(QUEUE, job.id, f"error {number}") for number, job in enumerate(jobs)]
     outcomes = await engine.run(NackById([words[0], ClaimedJob(QUEUE, 12345, "gone"), words[1]]))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from penstock.core.clock import ManualClock
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.store.sqlite import SqliteStore
 
 pytestmark = pytest.mark.anyio
@@ -39,7 +39,7 @@ async def engine(store: SqliteStore, clock: ManualClock) -> AsyncIterator[Engine
     await running.close()
 
 
-async def complete(engine: Engine, count: int) -> list[Job]:
+async def complete(engine: Engine, count: int) -> list[JobRecord]:
     await push_many(engine, count)
     jobs = await claim_all(engine, count)
     for job in jobs:
@@ -47,7 +47,7 @@ async def complete(engine: Engine, count: int) -> list[Job]:
     return jobs
 
 
-async def bury(engine: Engine, count: int) -> list[Job]:
+async def bury(engine: Engine, count: int) -> list[JobRecord]:
     await push_many(engine, count, max_attempts=1)
     jobs = await claim_all(engine, count)
     for job in jobs:

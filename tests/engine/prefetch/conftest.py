@@ -11,7 +11,7 @@ from penstock.core.clock import SystemClock
 from penstock.engine.engine import Engine
 from penstock.engine.prefetch.ready_cache import ReadyCache
 from penstock.store.postgres import PostgresStore
-from penstock.store.redis import ReadyLists, RedisLink, connect
+from penstock.store.redis import RedisLink, RedisReadyLists, connect
 from tests.support import postgres
 from tests.support.redis import OwnRedis
 
@@ -48,7 +48,7 @@ async def engine_on(url: str, redis: str) -> AsyncIterator[Engine]:
     clock = SystemClock()
     store = await PostgresStore.open(url, clock)
     link = RedisLink(redis, clock)
-    lists = ReadyLists(link, lambda: store.identity)
+    lists = RedisReadyLists(link, lambda: store.identity)
     engine = Engine(store, store.clock, ready_cache=lambda engine: ReadyCache(engine, lists, hot_jobs=HOT_JOBS))
     engine.start()
     try:

@@ -16,7 +16,7 @@ from penstock.core import limits
 from penstock.core.clock import SystemClock
 from penstock.core.errors import QueueFull, StorageFailed, StoreIncompatible, StoreLocked, TooMany
 from penstock.core.events import EventKind
-from penstock.core.job import NewJob
+from penstock.core.job import JobSpec
 from penstock.core.lifecycle import State
 from penstock.engine.buffer.commands import StoreRecords
 from penstock.engine.buffer.enqueue_buffer import EnqueueBuffer
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from tests.support.redis import OwnRedis
 
 pytestmark = pytest.mark.anyio
@@ -111,7 +111,7 @@ async def test_what_is_pushed_comes_out_in_order(shard: str, redis: OwnRedis, tm
 async def test_one_push_over_several_queues(shard: str, redis: OwnRedis, tmp_path: Path) -> None:
     async with engine_on(shard, redis.url, tmp_path) as engine:
         direct = QUEUE._replace(name="direct")
-        new = NewJob(b"1")
+        new = JobSpec(b"1")
         first, second = await engine.run(PushAcross([(QUEUE, [new, new]), (QUEUE, [new])], engine.clock.now_ms()))
         await flushed(engine)
         assert [job.id for job in await claim_all(engine)] == [job.id for job in [*first, *second]]
@@ -132,7 +132,7 @@ async def test_what_has_a_name_is_stored_directly(
         assert buffer_of(engine).jobs == 0
 
 
-async def die(engine: Engine, patch: pytest.MonkeyPatch) -> list[Job]:
+async def die(engine: Engine, patch: pytest.MonkeyPatch) -> list[JobRecord]:
     """Promise something, and end without storing it, as a crash would."""
     hold_back(engine, patch)
     promised = await push_many(engine, 20)
@@ -188,7 +188,7 @@ async def test_what_was_removed_since_is_not_brought_back(
     """Even if the log was not shortened: how far it is stored is known by the database."""
     async with engine_on(shard, redis.url, tmp_path) as engine:
         keep_logs(monkeypatch)
-        promised = await engine.run(Push(QUEUE, [NewJob(b"1", flags=2)] * 5))  # gone when acknowledged
+        promised = await engine.run(Push(QUEUE, [JobSpec(b"1", flags=2)] * 5))  # gone when acknowledged
         await flushed(engine)
         for job in await claim_all(engine):
             assert await ack(engine, job, token=job.token) is None
@@ -268,9 +268,9 @@ async def test_a_full_buffer_says_so(shard: str, redis: OwnRedis, tmp_path: Path
             await push_many(engine, 2)
 
 
-def push_within(engine: Engine, room: int, count: int = 1, **options: Any) -> asyncio.Future[list[Job]]:
+def push_within(engine: Engine, room: int, count: int = 1, **options: Any) -> asyncio.Future[list[JobRecord]]:
     """Push to a queue that may hold so many jobs, as the messages door does."""
-    return engine.run(Push(QUEUE, [NewJob(b"1", **options)] * count, room=room))
+    return engine.run(Push(QUEUE, [JobSpec(b"1", **options)] * count, room=room))
 
 
 async def test_what_is_promised_takes_up_room(shard: str, redis: OwnRedis, tmp_path: Path) -> None:

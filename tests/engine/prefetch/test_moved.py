@@ -11,7 +11,7 @@ import pytest
 
 from penstock.core.events import EventKind
 from penstock.core.ids import shard_of
-from penstock.core.job import NewJob
+from penstock.core.job import JobSpec
 from penstock.core.lifecycle import State
 from penstock.engine.buffer.enqueue_buffer import EnqueueBuffer
 from penstock.engine.jobs.claim import Claim
@@ -19,7 +19,7 @@ from penstock.engine.jobs.push import Push
 from penstock.engine.jobs.settle import Ack, LeaseRef
 from penstock.engine.prefetch.ready_cache import ReadyCache
 from penstock.engine.queues.admin import Configure
-from penstock.store.redis import BufferCopies, ReadyLists, RedisLink
+from penstock.store.redis import BufferCopies, RedisLink, RedisReadyLists
 from tests.engine.sharding.test_rebalancer import MOVES, fleet_on, rebalance, within
 from tests.support import postgres
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.core.clock import ManualClock
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.engine.sharding.engine import ShardedEngine
     from penstock.store.contract import Store
     from tests.support.redis import OwnRedis
@@ -50,7 +50,7 @@ async def places() -> AsyncIterator[list[str]]:
 def stages_on(link: RedisLink, data: Path, store: Store) -> dict[str, Any]:
     """Return ready lists and an enqueue buffer for the engine of a store."""
     identity = partial(getattr, store, "identity")
-    lists, copies = ReadyLists(link, identity), BufferCopies(link, identity)
+    lists, copies = RedisReadyLists(link, identity), BufferCopies(link, identity)
     return {
         "ready_cache": lambda engine: ReadyCache(engine, lists, hot_jobs=HOT_JOBS),
         "buffer": lambda engine: EnqueueBuffer(engine, data / str(store.shard), identity, copies),
@@ -70,7 +70,7 @@ async def fast_fleet_on(places: list[str], clock: ManualClock, redis: OwnRedis, 
     await link.close()
 
 
-async def take(fleet: ShardedEngine, clock: ManualClock, count: int) -> list[Job]:
+async def take(fleet: ShardedEngine, clock: ManualClock, count: int) -> list[JobRecord]:
     return [job for job, _ in await within(clock, fleet.run(Claim(MOVES, count)))]
 
 
@@ -78,7 +78,7 @@ async def test_a_hot_queue_moves_with_all_its_jobs(
     places: list[str], clock: ManualClock, redis: OwnRedis, tmp_path: Path
 ) -> None:
     async with fast_fleet_on(places, clock, redis, tmp_path) as fleet:
-        pushed = await fleet.run(Push(MOVES, [NewJob(b"1")] * 100))
+        pushed = await fleet.run(Push(MOVES, [JobSpec(b"1")] * 100))
         held = await take(fleet, clock, HOT_JOBS)
         held += await take(fleet, clock, 3)
         fast = fleet.engines[0].fast
@@ -105,7 +105,7 @@ async def test_what_was_promised_reaches_a_queue_that_has_moved(
         assert buffer.wal is not None
         with monkeypatch.context() as patch:
             patch.setattr(buffer, "flush", lambda: None)
-            promised = await within(clock, fleet.run(Push(MOVES, [NewJob(b"1", flags=2)] * 3)))
+            promised = await within(clock, fleet.run(Push(MOVES, [JobSpec(b"1", flags=2)] * 3)))
             assert [await fleet.store.job_get("default", job.id) for job in promised] == [None] * 3
             await rebalance(fleet, clock, 3)
         await within(clock, buffer._store(buffer.wal.number, [each for each, _ in buffer._unstored]))
@@ -118,6 +118,6 @@ async def test_what_was_promised_reaches_a_queue_that_has_moved(
         await within(clock, buffer._store(buffer.wal.number, [each for each, _ in buffer._unstored]))
         assert await take(fleet, clock, 10) == []
         assert await fleet.store.job_get("default", promised[0].id) is None
-        later = await within(clock, fleet.run(Push(MOVES, [NewJob(b"2")])))
+        later = await within(clock, fleet.run(Push(MOVES, [JobSpec(b"2")])))
         found = await fleet.store.job_get("default", later[0].id)
         assert found is None or found[0].state == State.WAITING

@@ -18,7 +18,7 @@ from tests.support.receiver import until
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from penstock.core.job import Job, Payload
+    from penstock.core.job import JobRecord, Payload
     from penstock.core.queue import Queue
     from penstock.engine.engine import Engine
     from penstock.engine.jobs.claim import Claim
@@ -44,7 +44,7 @@ def around_read(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
         async def job_ready(
             self: PostgresTransaction, queue: Queue, limit: int, *, bodies: bool = True
-        ) -> list[tuple[Job, Payload]]:
+        ) -> list[tuple[JobRecord, Payload]]:
             nonlocal done
             mine = self._store is engine.store and not done
             done = done or mine
@@ -63,7 +63,7 @@ def around_read(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 async def test_a_push_while_a_list_is_made_is_not_passed_over(pair: Pair, around_read: Callable[..., None]) -> None:
     a, b = pair
     expected = await heat(a)
-    urgent: list[Job] = []
+    urgent: list[JobRecord] = []
 
     async def push_urgent() -> None:
         urgent.append(await push(b, priority=5))
@@ -80,7 +80,7 @@ async def test_a_pull_that_began_before_a_list_was_made_gets_nothing_behind_it(
 ) -> None:
     a, b = pair
     expected = await heat(a)
-    first: list[Job] = []
+    first: list[JobRecord] = []
 
     async def make_the_list() -> None:
         first.extend(await take_fast(a))
@@ -101,7 +101,7 @@ async def test_a_pull_with_a_long_lease_gets_nothing_behind_the_list(pair: Pair)
     assert ids(taken) == ids(expected[:3])
 
 
-async def take_the_rest(pair: Pair, taken: list[Job], expected: list[Job], count: int = 1) -> None:
+async def take_the_rest(pair: Pair, taken: list[JobRecord], expected: list[JobRecord], count: int = 1) -> None:
     """Pull in turns, one pull after the other: none is passed over, and none is answered with nothing."""
     for engine in cycle(pair):
         if len(taken) >= len(expected):

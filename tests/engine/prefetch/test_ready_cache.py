@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.errors import JobNotFound, WrongState
 from penstock.core.events import EventKind
-from penstock.core.job import NewJob
+from penstock.core.job import JobSpec
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.push import PushAcross
@@ -25,7 +25,7 @@ from tests.support.receiver import until
 from tests.support.redis import OwnRedis, OwnSentinel
 
 if TYPE_CHECKING:
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.core.queue import QueueSettings
     from penstock.engine.engine import Engine
     from penstock.engine.prefetch.ready_cache import ReadyCache
@@ -40,7 +40,7 @@ def fast(engine: Engine) -> ReadyCache:
     return engine.fast
 
 
-async def heat(engine: Engine, count: int = 100) -> list[Job]:
+async def heat(engine: Engine, count: int = 100) -> list[JobRecord]:
     """Push jobs and take some of them, so that the queue is hot; return all, in the order in which they should be taken."""
     pushed = await push_many(engine, count)
     taken = await claim_all(engine, HOT_JOBS)
@@ -48,7 +48,7 @@ async def heat(engine: Engine, count: int = 100) -> list[Job]:
     return pushed[HOT_JOBS:]
 
 
-async def take_fast(engine: Engine, count: int = 1) -> list[Job]:
+async def take_fast(engine: Engine, count: int = 1) -> list[JobRecord]:
     """Take jobs that must come from a list."""
     before = fast(engine).lent
     taken = await claim_all(engine, count)
@@ -56,13 +56,13 @@ async def take_fast(engine: Engine, count: int = 1) -> list[Job]:
     return taken
 
 
-async def ack_all(engine: Engine, jobs: list[Job]) -> None:
+async def ack_all(engine: Engine, jobs: list[JobRecord]) -> None:
     """Acknowledge jobs; each must be in our hands."""
     outcomes = await engine.run(Ack("default", [LeaseRef(job.id, job.token) for job in jobs], [None] * len(jobs)))
     assert outcomes == [None] * len(jobs)
 
 
-def ids(jobs: list[Job]) -> list[int]:
+def ids(jobs: list[JobRecord]) -> list[int]:
     return [job.id for job in jobs]
 
 
@@ -79,7 +79,7 @@ async def test_a_hot_queue_is_served_from_its_list_in_order(pair: Pair) -> None:
 async def test_two_servers_share_the_list(pair: Pair) -> None:
     a, b = pair
     expected = await heat(a)
-    taken: list[Job] = []
+    taken: list[JobRecord] = []
     for _ in range(len(expected) // 2):
         taken += await take_fast(a)
         taken += await take_fast(b)
@@ -293,12 +293,12 @@ async def test_an_ack_in_another_namespace_takes_no_job_off_a_list(pair: Pair) -
     assert await state(a, expected[2]) is State.ACTIVE  # still set aside
 
 
-async def stored_token(engine: Engine, job: Job) -> int | None:
+async def stored_token(engine: Engine, job: JobRecord) -> int | None:
     found = await stored(engine, job)
     return None if found is None else found.token
 
 
-async def until_state(engine: Engine, job: Job, wanted: State) -> None:
+async def until_state(engine: Engine, job: JobRecord, wanted: State) -> None:
     async with asyncio.timeout(60):
         while (await state(engine, job)) is not wanted:
             await push(engine, queue=QUEUE._replace(name="other"))  # time is told to pass with every batch
@@ -308,10 +308,10 @@ async def until_state(engine: Engine, job: Job, wanted: State) -> None:
 async def test_a_key_that_is_sent_again_renews_what_is_on_a_list(pair: Pair) -> None:
     a, b = pair
     await push_many(a, 20)
-    keyed = (await a.run(PushAcross([(QUEUE, [NewJob(b"old", job_id="idempotency:k")])], a.clock.now_ms())))[0][0]
+    keyed = (await a.run(PushAcross([(QUEUE, [JobSpec(b"old", job_id="idempotency:k")])], a.clock.now_ms())))[0][0]
     await claim_all(a, HOT_JOBS)
     await take_fast(a)
-    again = await b.run(PushAcross([(QUEUE, [NewJob(b"new", job_id="idempotency:k")])], b.clock.now_ms()))
+    again = await b.run(PushAcross([(QUEUE, [JobSpec(b"new", job_id="idempotency:k")])], b.clock.now_ms()))
     assert again[0][0].id == keyed.id
     taken = await a.run(Claim(QUEUE, 100))
     assert {job.id: payload.data for job, payload in taken}[keyed.id] == b"new"
@@ -321,7 +321,7 @@ async def test_cancelling_does_not_give_up_the_lists(pair: Pair) -> None:
     a, b = pair
     expected = await heat(a, 300)
 
-    async def work() -> list[Job]:
+    async def work() -> list[JobRecord]:
         return [job for _ in range(60) for job in await claim_all(a, 1)]
 
     async def cancel() -> None:
@@ -420,7 +420,7 @@ async def test_everything_comes_back_after_a_crash_of_redis(pair: Pair, redis: O
     await everything_comes_once(pair, expected, held)
 
 
-async def everything_comes_once(pair: Pair, expected: list[Job], held: list[Job]) -> None:
+async def everything_comes_once(pair: Pair, expected: list[JobRecord], held: list[JobRecord]) -> None:
     """Take what is left, and see that each job is held by exactly one, without an attempt having been counted."""
     seen = ids(held)
     async with asyncio.timeout(60):
@@ -457,7 +457,7 @@ async def test_a_failover_by_sentinel(shard: str) -> None:
                     await ack_all(a, await heat_again(a))
 
 
-async def heat_again(engine: Engine) -> list[Job]:
+async def heat_again(engine: Engine) -> list[JobRecord]:
     await push_many(engine, 50)
     return [*await claim_all(engine, HOT_JOBS), *await claim_all(engine, 3)]
 

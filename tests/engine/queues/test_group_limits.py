@@ -19,7 +19,7 @@ from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, push,
 
 if TYPE_CHECKING:
     from penstock.core.clock import ManualClock
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.engine.engine import Engine
     from penstock.store.sqlite import SqliteStore
 
@@ -166,7 +166,7 @@ async def test_what_workers_ask_for_all_groups_holds_where_nothing_else_is_set(e
     for group in ("g", "own"):
         await push_many(engine, 9, group_id=group)
 
-    async def claimed() -> list[Job]:
+    async def claimed() -> list[JobRecord]:
         return [job for _ in range(9) for job in await claim_all(engine)]
 
     jobs = await claimed()

@@ -11,7 +11,7 @@ from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.core.errors import InvalidInput, NameContested, StorageFailed
 from penstock.core.ids import shard_of, to_uuid
-from penstock.core.job import IDEMPOTENCY_PREFIX, JobFlag, NewJob
+from penstock.core.job import IDEMPOTENCY_PREFIX, JobFlag, JobSpec
 from penstock.core.queue import QueueKey
 from penstock.core.reservations import Permit, Reservation
 from penstock.core.sharding import home_of, shard_for
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.core.clock import ManualClock
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.engine.sharding.engine import ShardedEngine
 
 pytestmark = pytest.mark.anyio
@@ -76,23 +76,23 @@ async def test_only_what_has_a_name_or_needs_somebody_asks_other_shards(
             return run(command)
 
         monkeypatch.setattr(engine, "run", noting)
-    (job,) = await fleet.run(Push(QUEUES[0], [NewJob(b"1", unique_key="k")]))
+    (job,) = await fleet.run(Push(QUEUES[0], [JobSpec(b"1", unique_key="k")]))
     assert asked == ["Push"]
     asked.clear()
     names = [name for name in (f"n{number}" for number in range(100)) if home_of("default", name, 3) == 2]
-    await fleet.run(Push(QUEUES[0], [NewJob(b"1", job_id=name) for name in names]))
+    await fleet.run(Push(QUEUES[0], [JobSpec(b"1", job_id=name) for name in names]))
     assert asked == ["Reserve", "Push"]
     asked.clear()
-    await fleet.run(Push(QUEUES[0], [NewJob(b"1", needs=(job.id,))]))
+    await fleet.run(Push(QUEUES[0], [JobSpec(b"1", needs=(job.id,))]))
     assert asked == ["Push"]
     asked.clear()
-    await fleet.run(Push(QUEUES[1], [NewJob(b"1", needs=(job.id,)), NewJob(b"2", needs=(job.id,))]))
+    await fleet.run(Push(QUEUES[1], [JobSpec(b"1", needs=(job.id,)), JobSpec(b"2", needs=(job.id,))]))
     assert asked == ["WatchJobs", "Push"]
 
 
 async def test_those_who_come_at_the_same_moment_get_one_job(fleet: ShardedEngine, clock: ManualClock) -> None:
     wanted = [(queue, f"n{number}") for number in range(20) for queue in QUEUES]
-    jobs: list[Job] = await in_time(
+    jobs: list[JobRecord] = await in_time(
         clock, asyncio.gather(*(push(fleet, queue=queue, job_id=name) for queue, name in wanted))
     )
     ids: dict[str, set[int]] = {}
@@ -106,19 +106,19 @@ async def test_a_key_in_several_queues_of_one_push_is_one_message_which_is_renew
     fleet: ShardedEngine, clock: ManualClock
 ) -> None:
     key = f"{IDEMPOTENCY_PREFIX}k"
-    parts = [(queue, [NewJob(str(number).encode(), job_id=key)]) for number, queue in enumerate(QUEUES)]
+    parts = [(queue, [JobSpec(str(number).encode(), job_id=key)]) for number, queue in enumerate(QUEUES)]
     answers = await fleet.run(PushAcross(parts, clock.now_ms()))
     assert len({job.id for (job,) in answers}) == 1
     found = await fleet.store.job_get("default", key)
     assert found is not None
     assert found[1].data == b"2"  # the last word counts, as it does on one shard
-    ((again,),) = await fleet.run(PushAcross([(QUEUES[1], [NewJob(b"3", job_id=key, priority=4)])], clock.now_ms()))
+    ((again,),) = await fleet.run(PushAcross([(QUEUES[1], [JobSpec(b"3", job_id=key, priority=4)])], clock.now_ms()))
     assert (again.id, again.priority) == (found[0].id, 4)
 
 
 async def test_a_bulk_push_has_some_of_its_jobs_elsewhere(fleet: ShardedEngine) -> None:
     here = await push(fleet, queue=QUEUES[0], job_id="known")
-    new = [NewJob(b"1"), NewJob(b"2", job_id="known"), NewJob(b"3", job_id="new", needs=("known",))]
+    new = [JobSpec(b"1"), JobSpec(b"2", job_id="known"), JobSpec(b"3", job_id="new", needs=("known",))]
     plain, known, fresh = await fleet.run(Push(QUEUES[1], new))
     assert known.id == here.id
     assert [shard_of(job.id) for job in (plain, fresh)] == [1, 1]
@@ -154,7 +154,7 @@ async def test_a_push_that_broke_off_keeps_a_name_for_a_moment_only(fleet: Shard
     assert not waiting.done()  # it may still come
     job = await in_time(clock, waiting)
     # And if it comes now, it is too late: that is certain.
-    late = Push(QUEUES[0], [NewJob(b"1", job_id="n")], Permit(clock, clock.steady_ms() + 1, (held.reservation.ticket,)))
+    late = Push(QUEUES[0], [JobSpec(b"1", job_id="n")], Permit(clock, clock.steady_ms() + 1, (held.reservation.ticket,)))
     with pytest.raises(NameContested):
         await fleet.engines[0].run(late)
     assert (await push(fleet, queue=QUEUES[0], job_id="n")).id == job.id

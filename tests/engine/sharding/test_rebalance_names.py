@@ -9,7 +9,7 @@ import pytest
 
 from penstock.core.errors import JobNotFound
 from penstock.core.ids import shard_of
-from penstock.core.job import NewJob
+from penstock.core.job import JobSpec
 from penstock.core.lifecycle import State
 from penstock.engine.jobs.dependencies import CancelChildren
 from penstock.engine.jobs.push import Push, PushAcross
@@ -19,7 +19,7 @@ from tests.engine.sharding.test_rebalancer import MOVES, STAYS, fleet_on, named,
 
 if TYPE_CHECKING:
     from penstock.core.clock import ManualClock
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.core.queue import QueueKey
     from penstock.engine.sharding.engine import ShardedEngine
 
@@ -29,18 +29,18 @@ __all__ = ["places"]
 BACK = named(1, 2)
 
 
-async def take(fleet: ShardedEngine, key: QueueKey) -> Job:
+async def take(fleet: ShardedEngine, key: QueueKey) -> JobRecord:
     from penstock.engine.jobs.claim import Claim
 
     ((job, _),) = await fleet.run(Claim(key))
     return job
 
 
-async def done(fleet: ShardedEngine, clock: ManualClock, job: Job) -> None:
+async def done(fleet: ShardedEngine, clock: ManualClock, job: JobRecord) -> None:
     assert await within(clock, fleet.run(Ack("default", [LeaseRef(job.id, job.token)], [b"1"]))) == [None]
 
 
-async def state_of(fleet: ShardedEngine, job: Job) -> State:
+async def state_of(fleet: ShardedEngine, job: JobRecord) -> State:
     found = await fleet.store.job_get("default", job.id)
     return State.NOWHERE if found is None else State(found[0].state)
 
@@ -52,12 +52,12 @@ async def test_a_name_is_still_given_once(places: list[str], clock: ManualClock)
         await rebalance(fleet, clock)
         for key, job in before.items():
             for where in (key, STAYS, MOVES, BACK):
-                again = await within(clock, fleet.run(Push(where, [NewJob(b"x", job_id=f"of-{key.name}")])))
+                again = await within(clock, fleet.run(Push(where, [JobSpec(b"x", job_id=f"of-{key.name}")])))
                 assert again[0].id == job.id
-        fresh = await within(clock, fleet.run(Push(MOVES, [NewJob(b"x", job_id="fresh")])))
-        same = await within(clock, fleet.run(Push(STAYS, [NewJob(b"y", job_id="fresh")])))
+        fresh = await within(clock, fleet.run(Push(MOVES, [JobSpec(b"x", job_id="fresh")])))
+        same = await within(clock, fleet.run(Push(STAYS, [JobSpec(b"y", job_id="fresh")])))
         assert same[0].id == fresh[0].id
-        racing = [fleet.run(Push(key, [NewJob(b"x", job_id="raced")])) for key in (MOVES, STAYS, BACK) * 3]
+        racing = [fleet.run(Push(key, [JobSpec(b"x", job_id="raced")])) for key in (MOVES, STAYS, BACK) * 3]
         answers = await within(clock, asyncio.gather(*racing))
         assert len({jobs[0].id for jobs in answers}) == 1
 
@@ -67,7 +67,7 @@ async def test_a_push_to_several_queues_finds_its_keys(places: list[str], clock:
         old = await push(fleet, MOVES, job_id="key")
     async with fleet_on(places, clock, 3) as fleet:
         await rebalance(fleet, clock)
-        parts = [(STAYS, [NewJob(b"1", job_id="key"), NewJob(b"2")]), (BACK, [NewJob(b"3")])]
+        parts = [(STAYS, [JobSpec(b"1", job_id="key"), JobSpec(b"2")]), (BACK, [JobSpec(b"3")])]
         (first, plain), (third,) = await within(clock, fleet.run(PushAcross(parts, clock.now_ms())))
         assert first.id == old.id
         assert len({first.id, plain.id, third.id}) == 3
@@ -79,8 +79,8 @@ async def test_a_job_that_has_moved_can_be_depended_on(places: list[str], clock:
     async with fleet_on(places, clock, 3) as fleet:
         await rebalance(fleet, clock)
         assert shard_of(by_id.id) == 0
-        parent = (await within(clock, fleet.run(Push(STAYS, [NewJob(b"p", needs=(by_id.id, "child"))]))))[0]
-        beside = (await within(clock, fleet.run(Push(MOVES, [NewJob(b"p", needs=(by_id.id,))]))))[0]
+        parent = (await within(clock, fleet.run(Push(STAYS, [JobSpec(b"p", needs=(by_id.id, "child"))]))))[0]
+        beside = (await within(clock, fleet.run(Push(MOVES, [JobSpec(b"p", needs=(by_id.id,))]))))[0]
         assert await state_of(fleet, parent) is State.WAITING_CHILDREN
         for child in (by_id, by_name):
             taken = await take(fleet, MOVES)
@@ -115,7 +115,7 @@ async def test_a_queue_stays_while_another_shard_waits_for_its_jobs(places: list
     async with fleet_on(places, clock, 2) as fleet:
         child = await push(fleet, MOVES)
         other = named(1, 1)
-        parent = (await within(clock, fleet.run(Push(other, [NewJob(b"p", needs=(child.id,))]))))[0]
+        parent = (await within(clock, fleet.run(Push(other, [JobSpec(b"p", needs=(child.id,))]))))[0]
     async with fleet_on(places, clock, 3) as fleet:
         await within(clock, fleet.rebalancer.begin())
         await within(clock, fleet.rebalancer.run_once())
@@ -130,7 +130,7 @@ async def test_children_are_cancelled_where_they_are(places: list[str], clock: M
         child = await push(fleet, MOVES)
     async with fleet_on(places, clock, 3) as fleet:
         await rebalance(fleet, clock)
-        parent = (await within(clock, fleet.run(Push(STAYS, [NewJob(b"p", needs=(child.id,))]))))[0]
+        parent = (await within(clock, fleet.run(Push(STAYS, [JobSpec(b"p", needs=(child.id,))]))))[0]
         assert await within(clock, fleet.run(CancelChildren("default", parent.id))) == 1
         await within(clock, told(fleet))
         assert await state_of(fleet, child) is State.NOWHERE

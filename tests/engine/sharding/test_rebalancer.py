@@ -14,16 +14,16 @@ from penstock.core import limits
 from penstock.core.cron import CronKey, CronPlan
 from penstock.core.errors import (
     JobNotFound,
-    PenstockError,
     QueueMoving,
     RebalanceRefused,
+    ServerError,
     StorageFailed,
     StoreIncompatible,
     SubscriptionNotFound,
 )
 from penstock.core.events import EventKind
 from penstock.core.ids import ID_MAX, TIME_SHIFT, shard_of, to_uuid
-from penstock.core.job import NewJob
+from penstock.core.job import JobSpec
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import Move, QueueKey, QueueSettings, Standing, StateCounts
 from penstock.core.schedule import Schedule
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from penstock.core.clock import ManualClock
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.store.contract import Store
 
 pytestmark = pytest.mark.anyio
@@ -162,12 +162,12 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def push(fleet: ShardedEngine, key: QueueKey, data: bytes = b"1", **options: Any) -> Job:
-    (job,) = await fleet.run(Push(key, [NewJob(data, **options)]))
+async def push(fleet: ShardedEngine, key: QueueKey, data: bytes = b"1", **options: Any) -> JobRecord:
+    (job,) = await fleet.run(Push(key, [JobSpec(data, **options)]))
     return job
 
 
-async def is_there(fleet: ShardedEngine, job: Job) -> bool:
+async def is_there(fleet: ShardedEngine, job: JobRecord) -> bool:
     found = await fleet.store.job_get("default", job.id)
     return found is not None and found[0].id == job.id
 
@@ -268,7 +268,7 @@ def _with(settings: QueueSettings, **changes: Any) -> QueueSettings:
     return msgspec.structs.replace(settings, **changes)
 
 
-def _rank(taken: list[Job], job_id: int) -> int:
+def _rank(taken: list[JobRecord], job_id: int) -> int:
     return next(rank for rank, job in enumerate(taken) if job.id == job_id)
 
 
@@ -377,8 +377,8 @@ async def said_of(fleet: ShardedEngine, ref: int, token: int) -> list[Any]:
         fleet.run(SettleDead(LeaseRef(ref, token), Arrow.PURGE, may)),
         fleet.run(AddLog("beta", ref, "info", "mine")),
         fleet.run(MoveJob("beta", ref, Arrow.CANCEL)),
-        fleet.run(Push(own, [NewJob(b"1", job_id=to_uuid(ref))])),
-        fleet.run(Push(own, [NewJob(b"1", needs=(ref,))])),
+        fleet.run(Push(own, [JobSpec(b"1", job_id=to_uuid(ref))])),
+        fleet.run(Push(own, [JobSpec(b"1", needs=(ref,))])),
         fleet.run(AckById([ClaimedJob(own, ref)])),
         fleet.wait("beta", ref, 0),
         fleet.store.job_get("beta", ref),
@@ -387,7 +387,7 @@ async def said_of(fleet: ShardedEngine, ref: int, token: int) -> list[Any]:
         try:
             async with asyncio.timeout(60):
                 said.append(await doing)
-        except PenstockError as error:
+        except ServerError as error:
             said.append(error)
     return [type(each[0] if isinstance(each, list) else each) for each in said]
 
@@ -420,10 +420,10 @@ async def test_what_is_asked_of_a_queue_that_moves_is_done_where_it_goes(places:
         asked = [
             asyncio.ensure_future(each)
             for each in (
-                fleet.run(Push(MOVES, [NewJob(b"new")])),
+                fleet.run(Push(MOVES, [JobSpec(b"new")])),
                 fleet.run(Ack("default", [LeaseRef(held[0].id, tokens[0])], [None])),
                 fleet.run(Nack("default", [LeaseRef(held[1].id, None)], "no")),
-                fleet.run(PushAcross([(MOVES, [NewJob(b"a")]), (other, [NewJob(b"b")])], clock.now_ms())),
+                fleet.run(PushAcross([(MOVES, [JobSpec(b"a")]), (other, [JobSpec(b"b")])], clock.now_ms())),
                 fleet.run(SaveCron(CronKey("default", "c"), CronPlan(MOVES.name, Schedule(every_ms=3_600_000)), b"1")),
                 fleet.run(AddLog("default", held[2].id, "info", "there")),
                 fleet.run(AckById([ClaimedJob(MOVES, held[2].id)])),
@@ -452,7 +452,7 @@ async def test_who_is_held_for_too_long_is_told_to_come_back(places: list[str], 
         (taken,) = await fleet.run(Claim(MOVES))
     async with fleet_on(places, clock, 3) as fleet:
         await go_until(fleet, clock, "leave")
-        pushing = fleet.run(Push(MOVES, [NewJob(b"1")]))
+        pushing = fleet.run(Push(MOVES, [JobSpec(b"1")]))
         acking = fleet.run(Ack("default", [LeaseRef(job.id, taken.job.token)], [None]))
         began = clock.steady_ms()
         with pytest.raises(QueueMoving):
@@ -558,7 +558,7 @@ async def test_a_flow_inside_a_queue_moves_with_it(places: list[str], clock: Man
         parent = await push(fleet, MOVES, needs=(child.id,))
     async with fleet_on(places, clock, 3) as fleet:
         await rebalance(fleet, clock)
-        later = await within(clock, fleet.run(Push(MOVES, [NewJob(b"1", needs=(parent.id,))])))
+        later = await within(clock, fleet.run(Push(MOVES, [JobSpec(b"1", needs=(parent.id,))])))
         for expected in (child, parent, later[0]):
             (taken,) = await fleet.run(Claim(MOVES))
             assert taken.job.id == expected.id
@@ -696,6 +696,6 @@ async def test_a_server_that_does_not_know_all_stores_keeps_a_rebalance_from_beg
             for engine in new.engines:
                 await within(clock, engine.run(Retarget(0, 3, ())))
             with pytest.raises((StorageFailed, StoreIncompatible), match="is being rebalanced to 3"):
-                await within(clock, old.run(Push(MOVES, [NewJob(b"1")])))
+                await within(clock, old.run(Push(MOVES, [JobSpec(b"1")])))
             await go_on(new, clock)
             assert await is_there(new, job)

@@ -12,7 +12,7 @@ import pytest
 from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.core.dependencies import Need
-from penstock.core.errors import PenstockError, StorageFailed
+from penstock.core.errors import ServerError, StorageFailed
 from penstock.core.job import JobFlag, details_of
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.core.clock import ManualClock
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.engine.sharding.engine import ShardedEngine
 
 pytestmark = pytest.mark.anyio
@@ -53,7 +53,7 @@ async def fleet(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Any]:
         yield Settled(running)
 
 
-async def complete(fleet: Any, queue: QueueKey, result: bytes = b"1") -> Job:
+async def complete(fleet: Any, queue: QueueKey, result: bytes = b"1") -> JobRecord:
     job = await claim_job(fleet, queue=queue)
     assert await ack(fleet, job, result) is None
     return job
@@ -169,7 +169,7 @@ async def test_parents_are_noted_across_shards_and_nobody_is_its_own_ancestor(fl
     await fleet.run(Adopt("default", b.id, a.id))
     await fleet.run(Adopt("default", c.id, b.id))
     for child, parent in ((a, c), (a, a), (b, c)):
-        with pytest.raises(PenstockError, match="its own ancestor"):
+        with pytest.raises(ServerError, match="its own ancestor"):
             await fleet.run(Adopt("default", child.id, parent.id))
 
 

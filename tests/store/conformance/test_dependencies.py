@@ -12,7 +12,7 @@ from penstock.core.errors import InvalidInput
 from penstock.core.lifecycle import State
 
 if TYPE_CHECKING:
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from tests.store.conformance.workbench import Workbench
 
 pytestmark = pytest.mark.anyio
@@ -22,7 +22,7 @@ def unfollowed(bench: Workbench) -> bool:
     return bench.store.horizon.unfollowed
 
 
-def end(bench: Workbench, job: Job, **more: Any) -> JobEnd:
+def end(bench: Workbench, job: JobRecord, **more: Any) -> JobEnd:
     return JobEnd(bench.serial(), job.id, Need.DONE, **more)
 
 

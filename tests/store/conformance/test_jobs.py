@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.core import lifecycle
-from penstock.core.errors import PenstockError, RowChanged
+from penstock.core.errors import RowChanged, ServerError
 from penstock.core.job import Details, JobFlag, Payload, put_details
 from penstock.core.lifecycle import STORED_STATES, Arrow, State
 from penstock.core.queue import QueueKey, StateCounts
@@ -164,7 +164,7 @@ async def test_a_write_is_refused_if_state_or_token_changed_meanwhile(bench: Wor
 async def test_one_refused_write_undoes_its_whole_transaction(bench: Workbench) -> None:
     a, b = await bench.put(count=2)
     changed = msgspec.structs.replace(a, priority=9)
-    with pytest.raises(PenstockError):
+    with pytest.raises(ServerError):
         async with bench.transaction() as tx:
             await tx.job_save([(changed, a.state, a.token), (b, State.DEAD.value, b.token)])
     assert await bench.load(a.id) == a
@@ -199,7 +199,7 @@ async def test_a_job_is_found_by_its_producers_id_within_its_namespace(bench: Wo
 
 async def test_two_jobs_of_a_namespace_cannot_carry_one_producers_id(bench: Workbench) -> None:
     await bench.put(custom_id="order-1", state=State.COMPLETED)
-    with pytest.raises(PenstockError):
+    with pytest.raises(ServerError):
         await bench.put(queue=QueueKey("default", "elsewhere"), custom_id="order-1")
 
 
@@ -210,7 +210,7 @@ async def test_a_unique_key_is_held_by_a_live_job(bench: Workbench, state: State
         found = await tx.job_find_unique([(job.queue, "other"), (job.queue, "k"), (999, "k")])
         assert found == {(job.queue, "k"): job}
         assert await tx.job_find_unique([]) == {}
-    with pytest.raises(PenstockError):
+    with pytest.raises(ServerError):
         await bench.put(unique_key="k")
 
 

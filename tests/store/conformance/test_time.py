@@ -9,7 +9,7 @@ import pytest
 from penstock.core.lifecycle import Arrow, State
 
 if TYPE_CHECKING:
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from tests.store.conformance.workbench import Workbench
 
 pytestmark = pytest.mark.anyio
@@ -41,7 +41,7 @@ async def test_lapsed_leases_are_found(bench: Workbench) -> None:
 
 async def test_ended_lifetimes_are_found_among_jobs_that_nobody_has_taken(bench: Workbench) -> None:
     now = bench.now_ms
-    expected: list[Job] = []
+    expected: list[JobRecord] = []
     for state in State:
         if state is not State.NOWHERE:
             jobs = await bench.put(state=state, expires_at=now + 10, run_at=now + 1_000)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core import lifecycle
 from penstock.core.ids import IdSource
-from penstock.core.job import Job, Payload
+from penstock.core.job import JobRecord, Payload
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import Queue, QueueKey
 
@@ -52,10 +52,10 @@ class Workbench:
     def serial(self) -> int:
         return self.ids.next(self.clock.now_ms())
 
-    def make(self, queue: Queue, state: State = State.WAITING, **changes: Any) -> Job:
+    def make(self, queue: Queue, state: State = State.WAITING, **changes: Any) -> JobRecord:
         """Make a job in a state, as if it had lived through what led there."""
         serial = self.serial()
-        job = Job(
+        job = JobRecord(
             id=serial, namespace=queue.namespace_number, queue=queue.number, created_at=self.now_ms, max_attempts=3,
             backoff=1_000, timeout=None, expires_at=None, flags=0, group_id=None, unique_key=None, custom_id=None,
             state=state.value, priority=0, position=serial, run_at=self.now_ms, size=2,
@@ -70,7 +70,7 @@ class Workbench:
 
     async def put(
         self, *, queue: QueueKey = MAIL, state: State = State.WAITING, count: int = 1, data: bytes = b"{}", **changes: Any
-    ) -> list[Job]:
+    ) -> list[JobRecord]:
         """Store jobs made by hand."""
         async with self.transaction() as tx:
             opened = await tx.queue_open(queue)
@@ -83,7 +83,7 @@ class Workbench:
         async with self.transaction() as tx:
             return [job.id for job, _ in await tx.job_ready(await tx.queue_open(queue), limit)]
 
-    async def step(self, job: Job, arrow: Arrow, value: int = 0) -> None:
+    async def step(self, job: JobRecord, arrow: Arrow, value: int = 0) -> None:
         """Take a stored job along an arrow."""
         async with self.transaction() as tx:
             before = job.state, job.token
@@ -93,7 +93,7 @@ class Workbench:
             else:
                 await tx.job_save([(job, *before)])
 
-    async def load(self, job_id: int) -> Job | None:
+    async def load(self, job_id: int) -> JobRecord | None:
         async with self.transaction() as tx:
             return next(iter(await tx.job_load([job_id])), None)
 

@@ -15,7 +15,7 @@ import pytest
 from penstock.core import limits
 from penstock.core.clock import SystemClock, pause
 from penstock.core.errors import InvalidInput, NameContested
-from penstock.core.job import JobFlag, NewJob
+from penstock.core.job import JobFlag, JobSpec
 from penstock.core.queue import QueueKey
 from penstock.core.sharding import Layout, home_of, shard_for
 from penstock.engine.engine import Engine
@@ -223,7 +223,7 @@ async def test_a_name_is_given_once_though_nobody_waits_for_anybody(
         nonlocal contested
         while True:
             try:
-                command = Push(QueueKey("default", queue), [NewJob(b"1", job_id=name) for name in names])
+                command = Push(QueueKey("default", queue), [JobSpec(b"1", job_id=name) for name in names])
                 return [job.id for job in await fleet.run(command)]
             except NameContested:
                 contested += 1
@@ -258,7 +258,7 @@ async def test_two_servers_run_each_parent_once_after_its_children(databases: li
 
         async def push(data: bytes, needed: Sequence[int] = ()) -> int:
             flags = JobFlag.REMOVE_ON_COMPLETE * rand.randrange(2)
-            new = NewJob(data, needs=tuple(needed), flags=flags, delay=0 if needed else rand.randrange(60))
+            new = JobSpec(data, needs=tuple(needed), flags=flags, delay=0 if needed else rand.randrange(60))
             (job,) = await rand.choice(fleets).run(Push(rand.choice(keys), [new]))
             return job.id
 

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.clock import ManualClock, settle
 from penstock.core.events import EventKind
-from penstock.core.job import JobFlag, NewJob
+from penstock.core.job import JobFlag, JobSpec
 from penstock.core.queue import QueueKey, StateCounts
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.claim import Claim
@@ -26,7 +26,7 @@ from tests.support.engines import QUEUE, claim_all, claim_job, push, push_many
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.store.contract import JournalBlock
 
 pytestmark = pytest.mark.anyio
@@ -142,7 +142,7 @@ async def work_through(engine: Engine, queue: QueueKey, seen: list[int], pace: i
     """Push, take and acknowledge a few jobs, again and again. ``pace``: so that not everybody asks at the same moment."""
     for turn in range(ROUNDS):
         await settle(3 * (pace + turn) % 17)
-        await engine.run(Push(queue, [NewJob(b"1", flags=JobFlag.REMOVE_ON_COMPLETE)] * 5))
+        await engine.run(Push(queue, [JobSpec(b"1", flags=JobFlag.REMOVE_ON_COMPLETE)] * 5))
         taken = await engine.run(Claim(queue, 5))
         assert len(taken) == 5, "whoever was answered finds what was pushed"
         seen += [job.id for job, _ in taken]
@@ -173,15 +173,15 @@ async def test_pushes_that_nobody_waits_for_stay_in_order(shard: str, lanes: Lan
     async with engine_on(shard) as engine:
         await push(engine, queue=OTHER)
         busy = asyncio.gather(*(work_through(engine, QUEUE, [], pace) for pace in range(4)))
-        pushed: list[asyncio.Future[list[Job]]] = []
+        pushed: list[asyncio.Future[list[JobRecord]]] = []
         while not busy.done():
-            pushed += [engine.run(Push(OTHER, [NewJob(b"1")])) for _ in range(3)]
+            pushed += [engine.run(Push(OTHER, [JobSpec(b"1")])) for _ in range(3)]
             await settle(2 * len(pushed) % 11)
             if len(pushed) % 30 == 0:
                 await pushed[-1]
         await busy
         made = [job.id for each in pushed for job in await each]
-        taken: list[Job] = []
+        taken: list[JobRecord] = []
         while some := await claim_all(engine, queue=OTHER):
             taken += some
     assert lanes.most > 1

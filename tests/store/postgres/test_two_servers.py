@@ -29,7 +29,7 @@ from tests.support.engines import QUEUE, ack, claim, claim_all, fail, push, push
 from tests.support.receiver import until
 
 if TYPE_CHECKING:
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.core.queue import QueueSettings
     from penstock.engine.command import Command
     from penstock.engine.engine import Engine
@@ -122,7 +122,7 @@ async def test_counts_follow_what_the_other_does(pair: Pair) -> None:
 
 async def test_each_job_goes_to_one_of_many_claimers_in_order(pair: Pair) -> None:
     jobs = await push_many(pair[0], 500)
-    got: list[Job] = []
+    got: list[JobRecord] = []
 
     async def work(engine: Engine) -> None:
         while claimed := await claim_all(engine, 7):
@@ -202,7 +202,7 @@ async def test_settings_and_queues_of_one_server_are_seen_at_the_other_although_
 async def test_a_pause_holds_at_the_other_server_in_the_middle_of_its_claims(pair: Pair) -> None:
     a, b = pair
     await push_many(a, 400)
-    late: list[Job] = []
+    late: list[JobRecord] = []
     paused = False
 
     async def work() -> None:
@@ -443,7 +443,7 @@ async def test_a_tick_fires_once_although_both_servers_are_there(pair: Pair) -> 
     a, b = pair
     plan = CronPlan("mail", parse(None, every_ms=100), prevent_overlap=False, max_limit=10)
     await a.run(SaveCron(CronKey("default", "often"), plan, b"{}"))
-    got: list[Job] = []
+    got: list[JobRecord] = []
     async with asyncio.timeout(60):
         while len(got) < 10:
             got += [delivery.job for delivery in await b.run(Claim(QUEUE, wait_ms=1_000))]

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.core.dependencies import Dependency, Need
 from penstock.core.durability import Durability
-from penstock.core.errors import ConfigInvalid, PenstockError, StorageFull, StoreIncompatible, StoreLocked
+from penstock.core.errors import ConfigInvalid, ServerError, StorageFull, StoreIncompatible, StoreLocked
 from penstock.core.lifecycle import State
 from penstock.core.queue import StateCounts
 from penstock.engine.engine import Engine
@@ -99,7 +99,7 @@ async def test_files_that_cannot_be_opened_are_explained_without_a_traceback(
     tmp_path: Path, clock: ManualClock, name: str, said: str
 ) -> None:
     (tmp_path / name).mkdir()
-    with pytest.raises(PenstockError, match=said):
+    with pytest.raises(ServerError, match=said):
         await reopen(tmp_path, clock)
     refused = subprocess.run(serve_command(tmp_path), capture_output=True, text=True, check=False)
     assert refused.returncode == 2

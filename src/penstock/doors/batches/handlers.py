@@ -19,11 +19,11 @@ from penstock.core.errors import (
     JobQuarantined,
     PartlyDone,
     PartlyPushed,
-    PenstockError,
+    ServerError,
     WrongState,
 )
 from penstock.core.ids import ID_MAX
-from penstock.core.job import IDEMPOTENCY_PREFIX, JobFlag, NewJob, details_of
+from penstock.core.job import IDEMPOTENCY_PREFIX, JobFlag, JobSpec, details_of
 from penstock.core.json_depth import depth_steps
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
@@ -43,7 +43,7 @@ from penstock.store.contract import Selection
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from penstock.core.job import Details, Job, Payload
+    from penstock.core.job import Details, JobRecord, Payload
     from penstock.core.time_slices import Steps
     from penstock.doors.batches.metrics import BatchCounters
     from penstock.doors.http.request import Request
@@ -96,7 +96,7 @@ class BatchesDoor:
         for namespace in {item.namespace for item in items}:
             req.allow(namespace, Right.PRODUCE)
         now_ms = self._engine.clock.now_ms()
-        parts: dict[QueueKey, list[NewJob]] = {}
+        parts: dict[QueueKey, list[JobSpec]] = {}
         places: dict[QueueKey, list[int]] = {}
         overdue: dict[int, int] = {}
 
@@ -178,7 +178,7 @@ class BatchesDoor:
             now_ms = self._engine.clock.steady_ms()
             others = self._leases.renewed(done, now_ms) if verb is RenewById else self._leases.settled(done, now_ms)
             if others:
-                with contextlib.suppress(PenstockError):  # the request itself is done
+                with contextlib.suppress(ServerError):  # the request itself is done
                     await self._engine.run(RenewById(others))
         return outcomes
 
@@ -203,7 +203,7 @@ class BatchesDoor:
                 break
         return views
 
-    async def _read(self, topic: QueueKey, item_id: int) -> tuple[Job, Payload] | None:
+    async def _read(self, topic: QueueKey, item_id: int) -> tuple[JobRecord, Payload] | None:
         """Return a message; None if it was removed or is damaged."""
         try:
             return await self._store.job_get(topic.namespace, item_id)
@@ -297,7 +297,7 @@ def _answer(body: wire.ItemBody | Sequence[wire.ItemBody], outcomes: list[ItemOu
     ]
 
 
-def _explained(body: wire.ItemBody, problem: PenstockError) -> PenstockError:
+def _explained(body: wire.ItemBody, problem: ServerError) -> ServerError:
     """Add the reason to an error if the id was rounded."""
     if isinstance(problem, JobNotFound) and body.is_rounded:
         return JobNotFound(f"{problem} {_ROUNDED}")
@@ -315,7 +315,7 @@ def told_apart(error: PartlyPushed, places: dict[QueueKey, list[int]], *, as_tex
     return PartlyDone(f"{error}\n{_encode(ids).decode()}")
 
 
-def _line_up(parts: dict[QueueKey, list[NewJob]], places: dict[QueueKey, list[int]], overdue: dict[int, int]) -> None:
+def _line_up(parts: dict[QueueKey, list[JobSpec]], places: dict[QueueKey, list[int]], overdue: dict[int, int]) -> None:
     """Sort the messages of each topic that were due before this request to the front, by due time."""
     for topic, at in places.items():
         jobs = parts[topic]
@@ -327,11 +327,11 @@ def _line_up(parts: dict[QueueKey, list[NewJob]], places: dict[QueueKey, list[in
         places[topic] = [at[number] for number in order]
 
 
-def _new_job(item: wire.EnqueueItem, place: int, wait: int, max_retries: int) -> Steps[NewJob]:
+def _new_job(item: wire.EnqueueItem, place: int, wait: int, max_retries: int) -> Steps[JobSpec]:
     """Build the job of an item, in steps. Raises InvalidInput."""
     metadata = None if item.metadata is None else (yield from _metadata(item.metadata, place))
     data, options = yield from wrap_steps(item.payload or b"", metadata)
-    return NewJob(
+    return JobSpec(
         data,
         options,
         priority=-(item.priority or 0),
@@ -364,7 +364,7 @@ def _wait(text: str, place: int, now_ms: int) -> int:
     return at - now_ms if at > _GO_ZERO_MS else 0
 
 
-def _item_view(topic: QueueKey, job: Job, payload: Payload) -> wire.ItemView:
+def _item_view(topic: QueueKey, job: JobRecord, payload: Payload) -> wire.ItemView:
     data, metadata = unwrap(payload)
     details = details_of(job)
     return wire.ItemView(
@@ -389,7 +389,7 @@ def _item_view(topic: QueueKey, job: Job, payload: Payload) -> wire.ItemView:
     )
 
 
-def _dead_view(topic: QueueKey, job: Job, payload: Payload) -> wire.DeadView:
+def _dead_view(topic: QueueKey, job: JobRecord, payload: Payload) -> wire.DeadView:
     data, metadata = unwrap(payload)
     details = details_of(job)
     return wire.DeadView(
@@ -414,7 +414,7 @@ def _dead_view(topic: QueueKey, job: Job, payload: Payload) -> wire.DeadView:
     )
 
 
-def _ttl(job: Job) -> int | None:
+def _ttl(job: JobRecord) -> int | None:
     return None if job.expires_at is None else job.expires_at - job.created_at
 
 
@@ -422,13 +422,13 @@ def _moment(ms: int | None) -> str | None:
     return None if ms is None else to_rfc3339(ms)
 
 
-def _error(job: Job, details: Details) -> str | None:
+def _error(job: JobRecord, details: Details) -> str | None:
     """Return why a message failed last. What the jobs door calls a stall is an expired lease here."""
     if details.error is not None and details.error == f"Job stalled {job.stalls} times":
         return "lease expired" if job.stalls == 1 else f"lease expired ({job.stalls} times)"
     return details.error
 
 
-def _idempotency_key(job: Job) -> str | None:
+def _idempotency_key(job: JobRecord) -> str | None:
     own = job.custom_id
     return own.removeprefix(IDEMPOTENCY_PREFIX) if own is not None and own.startswith(IDEMPOTENCY_PREFIX) else None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import GaugeMetricFamily
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import ServerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ class GroupMetrics:
         self._looked_at = now
         try:
             self._standings = await self._groups.standings(None)
-        except PenstockError:
+        except ServerError:
             self._standings = []
 
     def describe(self) -> list[Metric]:

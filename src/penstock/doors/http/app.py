@@ -18,7 +18,7 @@ from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
 from penstock.core.addresses import network_of
 from penstock.core.clock import settle
-from penstock.core.errors import HeadRefused, PenstockError, RateLimited, RouteNotFound, TargetTooLong, TooMany, Unauthorized
+from penstock.core.errors import HeadRefused, RateLimited, RouteNotFound, ServerError, TargetTooLong, TooMany, Unauthorized
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.core.time_slices import in_slices
 from penstock.doors.http.errors import CODE_HEADER, body_of, headers_of, status_of
@@ -122,7 +122,7 @@ class HttpApp:
         websocket: Callable[[Scope, RSGIWebsocketProtocol, str], Awaitable[None]] | None = None,
         plain_errors: bool = False,
         stray: Handler = not_found,
-        error_body: Callable[[PenstockError], bytes] = body_of,
+        error_body: Callable[[ServerError], bytes] = body_of,
         flows: Mapping[str, Traffic] | None = None,
         answers: UnreadAnswers | None = None,
     ) -> None:
@@ -315,14 +315,14 @@ class HttpApp:
             self._origins.check_handshake(scope)
             self._check_handshake(scope)
             await self._websocket(scope, proto, self.client_of(scope))
-        except PenstockError as error:
+        except ServerError as error:
             await self._refuse(scope, proto, error)
         except Exception:
             log.exception("a WebSocket failed unexpectedly")
         finally:
             self._sockets.discard(scope)
 
-    async def _refuse(self, scope: Scope, proto: RSGIWebsocketProtocol, error: PenstockError) -> None:
+    async def _refuse(self, scope: Scope, proto: RSGIWebsocketProtocol, error: ServerError) -> None:
         """Answer a handshake with an error.
 
         The HTTP server sends only the status, so the rest is written to the socket before.
@@ -402,9 +402,9 @@ class HttpApp:
         return self._address.behind(scope)
 
     def _answer_error(self, writer: AnswerWriter, error: Exception, *, plain: bool) -> None:
-        if not isinstance(error, PenstockError):
+        if not isinstance(error, ServerError):
             log.error("a request failed unexpectedly", exc_info=error)
-            error = PenstockError("Internal server error")
+            error = ServerError("Internal server error")
         heads = self._heads[self._gate.is_open]
         if plain:
             writer.response_bytes(status_of(error), [*heads.plain_error, *headers_of(error)], f"{error}\n".encode())

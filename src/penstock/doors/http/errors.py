@@ -9,7 +9,7 @@ import msgspec
 from penstock.core import errors
 
 #: The status of each error class. For a class that is not listed, the first listed class in its MRO counts.
-STATUS: Final[dict[type[errors.PenstockError], int]] = {
+STATUS: Final[dict[type[errors.ServerError], int]] = {
     errors.InvalidInput: 400,
     errors.WrongState: 400,
     errors.NothingToAwait: 400,
@@ -65,7 +65,7 @@ STATUS: Final[dict[type[errors.PenstockError], int]] = {
     errors.LakeUnusable: 500,
     errors.BulkUnavailable: 501,
     errors.LakeUnavailable: 501,
-    errors.PenstockError: 500,
+    errors.ServerError: 500,
 }
 #: Has the stable code of an error, because the body is fixed by the contract and has no field for it.
 CODE_HEADER: Final = "penstock-error"
@@ -101,12 +101,12 @@ class Refused(errors.InvalidInput):
     code = "refused"
 
 
-def status_of(error: errors.PenstockError) -> int:
+def status_of(error: errors.ServerError) -> int:
     """Return the HTTP status of an error."""
     return next(STATUS[family] for family in type(error).__mro__ if family in STATUS)
 
 
-def headers_of(error: errors.PenstockError) -> list[tuple[str, str]]:
+def headers_of(error: errors.ServerError) -> list[tuple[str, str]]:
     """Return the headers of an error's response."""
     headers = [(CODE_HEADER, error.code)]
     if isinstance(error, errors.RateLimited):
@@ -120,7 +120,7 @@ def headers_of(error: errors.PenstockError) -> list[tuple[str, str]]:
     return headers
 
 
-def body_of(error: errors.PenstockError) -> bytes:
+def body_of(error: errors.ServerError) -> bytes:
     """Return the body of an error's response."""
     if isinstance(error, errors.JournalGone):
         return msgspec.json.encode(JournalGoneReply(ok=False, error=str(error), journal_first=error.first))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.access.authenticator import Authenticator
     from penstock.access.identity import Identity, Right
     from penstock.core.clock import Alarm, Clock
-    from penstock.core.errors import PenstockError
+    from penstock.core.errors import ServerError
     from penstock.doors.http.route import HttpProtocol
     from penstock.doors.net.unread_answers import UnreadAnswers
     from penstock.engine.fair_share import FairShare
@@ -54,7 +54,7 @@ class Bodies:
         self.stopping = False  #: bodies that have not arrived are refused, because the server stops
 
     @property
-    def incomplete(self) -> PenstockError:
+    def incomplete(self) -> ServerError:
         """The reason for refusing a truncated body."""
         return ShuttingDown() if self.stopping else InvalidInput(_INCOMPLETE)
 

@@ -15,7 +15,7 @@ from penstock.core.errors import (
     JobNotFound,
     JobQuarantined,
     OutcomeUnknown,
-    PenstockError,
+    ServerError,
     StaleLease,
     WrongState,
 )
@@ -31,7 +31,7 @@ from penstock.engine.jobs.update import MoveJob
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 
-    from penstock.core.job import Job, Payload
+    from penstock.core.job import JobRecord, Payload
     from penstock.core.lifecycle import Arrow
     from penstock.core.queue import Queue
     from penstock.doors.http.request import ApiRequest
@@ -83,14 +83,14 @@ class JobsDoor:
         """Return the queue a request is about, if it exists."""
         return self.store.queue_find(self.queue_key(req, name))
 
-    async def job(self, req: ApiRequest, text: str) -> tuple[Job, Payload]:
+    async def job(self, req: ApiRequest, text: str) -> tuple[JobRecord, Payload]:
         """Return the job a request is about. Raises JobNotFound."""
         found = await self.store.job_get(self.namespace(req), job_ref(text))
         if found is None:
             raise JobNotFound
         return found
 
-    async def listed(self, page: Page, view: Callable[[Job, Payload], T]) -> list[T]:
+    async def listed(self, page: Page, view: Callable[[JobRecord, Payload], T]) -> list[T]:
         """Return the jobs of a page as views: one page of a namespace at a time while other namespaces are active.
 
         Views are made in slices, so that a long page does not block the event loop.
@@ -174,13 +174,13 @@ def holds(texts: Sequence[str], tokens: Sequence[str | None] | None) -> list[Lea
 ABOUT_THE_JOB = (*LEASE_GONE, JobQuarantined)
 
 
-def _raise_ours(outcome: PenstockError | None) -> None:
+def _raise_ours(outcome: ServerError | None) -> None:
     """Raise an error that is not about the job: its shard is down, or its queue is being moved."""
     if outcome is not None and not isinstance(outcome, (*ABOUT_THE_JOB, InvalidInput)):
         raise outcome
 
 
-def in_words(outcome: PenstockError, text: str, refusal: str) -> str:
+def in_words(outcome: ServerError, text: str, refusal: str) -> str:
     """Return the contract's text for why a job could not be settled."""
     if isinstance(outcome, StaleLease) and "invalid token" not in refusal:
         return f"Invalid or expired lock token for job {text}"

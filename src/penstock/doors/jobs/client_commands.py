@@ -24,7 +24,7 @@ from penstock.store.contract import Page
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.core.job import Job, Payload
+    from penstock.core.job import JobRecord, Payload
     from penstock.core.time_slices import Steps
     from penstock.doors.jobs.command_call import CommandCall
     from penstock.doors.jobs.job_handlers import JobHandlers
@@ -53,7 +53,9 @@ def client_job_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
     }
 
 
-def _views(listed: Sequence[tuple[Job, Payload]], queue: str, results: Mapping[int, bytes]) -> Steps[list[c.FullJobView]]:
+def _views(
+    listed: Sequence[tuple[JobRecord, Payload]], queue: str, results: Mapping[int, bytes]
+) -> Steps[list[c.FullJobView]]:
     """Return views of jobs with their results, in steps."""
     views = []
     for job, body in listed:

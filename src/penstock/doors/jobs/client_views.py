@@ -15,7 +15,7 @@ from penstock.doors.jobs.wire import client as c
 if TYPE_CHECKING:
     from typing import TypeVar
 
-    from penstock.core.job import Details, Job, Payload
+    from penstock.core.job import Details, JobRecord, Payload
     from penstock.core.queue import DlqConfig
 
     V = TypeVar("V", bound=c.FullJobView)
@@ -33,7 +33,7 @@ REASONS: Final = {
 _REASON_OF: Final = {ours: theirs for theirs, all_of_ours in REASONS.items() for ours in all_of_ours}
 
 
-def client_state(job: Job) -> str:
+def client_state(job: JobRecord) -> str:
     """Return the client's name for the state of a job: a waiting job with a priority above 0 is ``prioritized``."""
     return "prioritized" if job.state == State.WAITING and job.priority > 0 else STATE_NAMES[job.state]
 
@@ -43,12 +43,12 @@ def client_reason(details: Details) -> str:
     return _REASON_OF.get(details.reason or "", "unknown")
 
 
-def full_job_view(job: Job, payload: Payload, queue: str, result: bytes | None) -> c.FullJobView:
+def full_job_view(job: JobRecord, payload: Payload, queue: str, result: bytes | None) -> c.FullJobView:
     """Return the view of a job with all its fields."""
     return _completed(fill_view(c.FullJobView, job, payload, queue, **_more(job)), job, result)
 
 
-def full_dead_view(job: Job, payload: Payload, queue: str) -> c.FullDeadJobView:
+def full_dead_view(job: JobRecord, payload: Payload, queue: str) -> c.FullDeadJobView:
     """Return the view of a dead job with all its fields."""
     reason = client_reason(details_of(job))
     return _completed(
@@ -56,11 +56,11 @@ def full_dead_view(job: Job, payload: Payload, queue: str) -> c.FullDeadJobView:
     )
 
 
-def _more(job: Job) -> dict[str, object]:
+def _more(job: JobRecord) -> dict[str, object]:
     return {"durable": job.has(JobFlag.DURABLE), "timeline": _timeline(job)}
 
 
-def _completed(view: V, job: Job, result: bytes | None) -> V:
+def _completed(view: V, job: JobRecord, result: bytes | None) -> V:
     view.state = client_state(job)
     if job.state == State.COMPLETED:
         view.progress = 100
@@ -73,7 +73,7 @@ def _completed(view: V, job: Job, result: bytes | None) -> V:
     return view
 
 
-def _timeline(job: Job) -> list[c.Step]:
+def _timeline(job: JobRecord) -> list[c.Step]:
     """Return the known steps of a job. The journal has every step."""
     steps = [c.Step("delayed" if job.run_at > job.created_at and job.started_at is None else "waiting", job.created_at)]
     if job.started_at is not None:
@@ -85,7 +85,7 @@ def _timeline(job: Job) -> list[c.Step]:
     return steps
 
 
-def dead_entry(view: c.FullDeadJobView, job: Job, rule: DlqConfig) -> c.DeadEntry:
+def dead_entry(view: c.FullDeadJobView, job: JobRecord, rule: DlqConfig) -> c.DeadEntry:
     """Return the view of a dead-letter entry."""
     details = details_of(job)
     entered = job.finished_at or job.created_at
@@ -104,7 +104,7 @@ def dead_entry(view: c.FullDeadJobView, job: Job, rule: DlqConfig) -> c.DeadEntr
     )
 
 
-def next_retry_at(job: Job, rule: DlqConfig) -> int | None:
+def next_retry_at(job: JobRecord, rule: DlqConfig) -> int | None:
     """Return when the dead-letter rule retries a dead job, wall clock in ms; None if it does not."""
     if not rule.auto_retry or details_of(job).auto_retries >= rule.max_auto_retries:
         return None

@@ -26,7 +26,7 @@ from penstock.store.contract import Place, Selection
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from penstock.core.job import Job, Payload
+    from penstock.core.job import JobRecord, Payload
     from penstock.core.queue import DlqConfig, Queue
     from penstock.core.time_slices import Steps
     from penstock.doors.http.request import ApiRequest
@@ -48,7 +48,7 @@ def dead_letter_commands(queues: QueueHandlers) -> dict[str, CommandEntry]:
     }
 
 
-def _entries(found: Sequence[tuple[Job, Payload]], queue: str, rule: DlqConfig) -> Steps[list[c.DeadEntry]]:
+def _entries(found: Sequence[tuple[JobRecord, Payload]], queue: str, rule: DlqConfig) -> Steps[list[c.DeadEntry]]:
     """Return views of dead jobs, in steps."""
     entries = []
     for job, body in found:
@@ -69,7 +69,7 @@ class DeadLetters:
         most = limits.list_jobs_max if query.count is None else min(query.count, limits.list_jobs_max)
         if found is None or most == 0:
             return c.DeadEntriesReply(jobs=[], entries=[])
-        listing: BoundedList[Job] = BoundedList(
+        listing: BoundedList[JobRecord] = BoundedList(
             "These dead jobs, each listed twice, are", "Ask for fewer with count or limit"
         )
         for job in await _filtered(self.queues, found, query.filter or c.DeadFilter(), most):
@@ -127,7 +127,7 @@ class DeadLetters:
         return replies.CountReply(count=count)
 
 
-async def _dead(queues: QueueHandlers, queue: Queue) -> AsyncIterator[Sequence[Job]]:
+async def _dead(queues: QueueHandlers, queue: Queue) -> AsyncIterator[Sequence[JobRecord]]:
     """Yield the dead jobs of a queue, those that died first in front, in slices."""
     engine = queues.engine.of(queue.key)
     place, up_to = Place(0, 0), engine.highest_id()
@@ -136,11 +136,11 @@ async def _dead(queues: QueueHandlers, queue: Queue) -> AsyncIterator[Sequence[J
         place = page[-1]
 
 
-async def _filtered(queues: QueueHandlers, queue: Queue, wanted: c.DeadFilter, most: int) -> list[Job]:
+async def _filtered(queues: QueueHandlers, queue: Queue, wanted: c.DeadFilter, most: int) -> list[JobRecord]:
     """Return the dead jobs of a queue that match a filter."""
     now_ms = queues.engine.clock.now_ms()
     most = min(most, wanted.limit) if wanted.limit else most
-    chosen: list[Job] = []
+    chosen: list[JobRecord] = []
     skip = wanted.offset
     async for heads in _dead(queues, queue):
         for job in heads:
@@ -155,7 +155,7 @@ async def _filtered(queues: QueueHandlers, queue: Queue, wanted: c.DeadFilter, m
     return chosen
 
 
-def _passes(job: Job, wanted: c.DeadFilter, rule: DlqConfig, now_ms: int) -> bool:
+def _passes(job: JobRecord, wanted: c.DeadFilter, rule: DlqConfig, now_ms: int) -> bool:
     entered = job.finished_at or job.created_at
     if wanted.reason and client_reason(details_of(job)) != wanted.reason:
         return False
@@ -172,7 +172,7 @@ def _is_due(at_ms: int | None, now_ms: int) -> bool:
     return at_ms is not None and at_ms <= now_ms
 
 
-def _count(counted: c.DeadStats, job: Job, queue: str, rule: DlqConfig, now_ms: int) -> None:
+def _count(counted: c.DeadStats, job: JobRecord, queue: str, rule: DlqConfig, now_ms: int) -> None:
     entered = job.finished_at or job.created_at
     counted.total += 1
     counted.by_queue[queue] += 1

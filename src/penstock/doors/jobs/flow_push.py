@@ -25,7 +25,7 @@ from penstock.engine.jobs.update import EditData
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.core.job import Job, NewJob
+    from penstock.core.job import JobRecord, JobSpec
     from penstock.doors.jobs.command_call import CommandCall
     from penstock.doors.jobs.job_handlers import JobHandlers
 
@@ -108,14 +108,14 @@ def _notes(data: bytes) -> dict[str, Raw]:
     return {name: value for name, value in fields.items() if name in NOTES}
 
 
-def _new_job(job: FlowJobBody) -> NewJob:
+def _new_job(job: FlowJobBody) -> JobSpec:
     try:
         return new_job(job.input)
     except InvalidInput as error:
         raise type(error)(f"flow job {job.id}: {error}") from None
 
 
-def _view(stored: Job, new: NewJob, queue: str) -> replies.JobView:
+def _view(stored: JobRecord, new: JobSpec, queue: str) -> replies.JobView:
     return job_view(stored, Payload(new.data, new.options), queue)
 
 

@@ -35,7 +35,7 @@ from penstock.engine.jobs.settle import Ack, Nack, Release, Renew, ReportProgres
 from penstock.engine.jobs.update import AddLog, ClearLog, EditData
 
 if TYPE_CHECKING:
-    from penstock.core.job import Job, NewJob
+    from penstock.core.job import JobRecord, JobSpec
     from penstock.core.time_slices import Steps
     from penstock.doors.http.request import ApiRequest, Request
     from penstock.engine.api import EngineApi
@@ -86,7 +86,7 @@ _FEW_JOBS = 1_000
 _FEW_SHARED_JOBS = 100
 
 
-def _few_new_jobs(bodies: list[requests.PushBody]) -> list[NewJob]:
+def _few_new_jobs(bodies: list[requests.PushBody]) -> list[JobSpec]:
     """Turn the jobs of a small body into NewJob requests. It has no steps, because they cost a tenth of a bulk push."""
     new = []
     for index, each in enumerate(bodies):
@@ -97,7 +97,7 @@ def _few_new_jobs(bodies: list[requests.PushBody]) -> list[NewJob]:
     return new
 
 
-def _new_jobs(bodies: list[requests.PushBody]) -> Steps[list[NewJob]]:
+def _new_jobs(bodies: list[requests.PushBody]) -> Steps[list[JobSpec]]:
     new = []
     for index, each in enumerate(bodies):
         try:
@@ -320,7 +320,7 @@ class JobHandlers(JobsDoor):
         job, _ = await self.job(req, id)
         return replies.ChildrenReply(values=await self.child_values(req, job, Need.DONE))
 
-    async def child_values(self, req: ApiRequest, job: Job, *states: Need) -> dict[str, Raw]:
+    async def child_values(self, req: ApiRequest, job: JobRecord, *states: Need) -> dict[str, Raw]:
         """Return the results of the jobs that a job depends on or, if they did not complete, why they failed."""
         page = CHILDREN.parse_query(req)
         needs = await self.store.need_list(job.id, states, page.limit, page.offset)
@@ -372,7 +372,7 @@ class JobHandlers(JobsDoor):
 
     async def get_logs(self, req: ApiRequest, id: str) -> replies.LogsReply:
         job, _ = await self.job(req, id)
-        lines = [replies.LogLine(entry.at, entry.level, entry.message) for entry in await self.store.log_get(job.id)]
+        lines = [replies.LogEntryReply(entry.at, entry.level, entry.message) for entry in await self.store.log_get(job.id)]
         return replies.LogsReply(data=replies.LogData(lines, len(lines)))
 
     async def add_log(self, req: ApiRequest, id: str) -> replies.AddedReply:

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from penstock.core import ids, limits
 from penstock.core.errors import InvalidInput, PayloadTooLarge
-from penstock.core.job import Dedup, Details, Job, JobFlag, NewJob, details_of, encode_details
+from penstock.core.job import Dedup, Details, JobFlag, JobRecord, JobSpec, details_of, encode_details
 from penstock.core.json_depth import SHALLOW_BYTES, check_depth, depth_steps, take_json
 from penstock.core.lifecycle import State
 from penstock.core.repeat import RepeatRule
@@ -62,7 +62,7 @@ def job_ref(text: str) -> int | str:
     return ids.from_uuid(text) or text
 
 
-def job_name(job: Job) -> str:
+def job_name(job: JobRecord) -> str:
     """Return the id of a job in the form that users see."""
     return job.custom_id or ids.to_uuid(job.id)
 
@@ -105,13 +105,13 @@ def value_steps(raw: Raw) -> Steps[None]:
         yield from depth_steps(bytes(raw))
 
 
-def job_steps(body: PushBody) -> Steps[NewJob]:
+def job_steps(body: PushBody) -> Steps[JobSpec]:
     """Turn a body of any size into a NewJob request, in steps. Raises InvalidInput."""
     yield from value_steps(body.data)
     return new_job(body, take_payload(body.data, depth_known=len(memoryview(body.data)) > limits.small_body_bytes))
 
 
-def new_job(body: PushBody, data: bytes | None = None) -> NewJob:
+def new_job(body: PushBody, data: bytes | None = None) -> JobSpec:
     """Turn a body into a NewJob request. Raises InvalidInput. ``data``: its payload, if it was read before."""
     if data is None:
         data = bytes(body.data)
@@ -149,7 +149,7 @@ def new_job(body: PushBody, data: bytes | None = None) -> NewJob:
         or body.timestamp is not None
     ):
         rare = True
-    plain = NewJob(
+    plain = JobSpec(
         data,
         _options(body, repeat, None) if in_flow or body.tags or repeat or body.name else None,
         body.priority,
@@ -167,7 +167,7 @@ def new_job(body: PushBody, data: bytes | None = None) -> NewJob:
     return _with_rules(plain, body, repeat) if rare else plain
 
 
-def _with_rules(job: NewJob, body: PushBody, repeat: RepeatRule | None) -> NewJob:
+def _with_rules(job: JobSpec, body: PushBody, repeat: RepeatRule | None) -> JobSpec:
     """Add the rules that few jobs have. Raises InvalidInput."""
     if body.size_limit is not None and len(job.data) > body.size_limit:
         raise InvalidInput(f"Job data too large: {len(job.data)} bytes, and its sizeLimit is {body.size_limit}")
@@ -271,7 +271,7 @@ def _flags(body: PushBody) -> int:
     return flags
 
 
-def job_view(job: Job, payload: Payload, queue: str) -> JobView:
+def job_view(job: JobRecord, payload: Payload, queue: str) -> JobView:
     """Return the view of a job."""
     details = _NO_DETAILS if job.details is None else details_of(job)
     options = _NO_OPTIONS if payload.options is None else _decode_options(payload.options)
@@ -281,12 +281,12 @@ def job_view(job: Job, payload: Payload, queue: str) -> JobView:
     return view
 
 
-def dead_job_view(job: Job, payload: Payload, queue: str) -> DeadJobView:
+def dead_job_view(job: JobRecord, payload: Payload, queue: str) -> DeadJobView:
     """Return the view of a dead job."""
     return fill_view(DeadJobView, job, payload, queue, reason=details_of(job).reason, failed_at=job.finished_at)
 
 
-def fill_view(shape: type[V], job: Job, payload: Payload, queue: str, **more: Any) -> V:
+def fill_view(shape: type[V], job: JobRecord, payload: Payload, queue: str, **more: Any) -> V:
     """Return a view that has more fields than the common one; ``more``: the additional fields."""
     details = details_of(job)
     options = _NO_OPTIONS if payload.options is None else _decode_options(payload.options)
@@ -295,7 +295,7 @@ def fill_view(shape: type[V], job: Job, payload: Payload, queue: str, **more: An
     return view
 
 
-def _show_rare(view: JobView, job: Job, details: Details, options: DoorOptions) -> None:
+def _show_rare(view: JobView, job: JobRecord, details: Details, options: DoorOptions) -> None:
     """Add the fields that few jobs have."""
     if details.backoff_type is not None:
         view.backoff_config = BackoffView(details.backoff_type, job.backoff, details.backoff_max)
@@ -328,7 +328,7 @@ def _show_rare(view: JobView, job: Job, details: Details, options: DoorOptions) 
     view.ignore_dependency_on_failure = job.has(JobFlag.IGNORE_FAILURE)
 
 
-def _columns(job: Job, payload: Payload, queue: str, details: Details, options: DoorOptions) -> tuple[Any, ...]:
+def _columns(job: JobRecord, payload: Payload, queue: str, details: Details, options: DoorOptions) -> tuple[Any, ...]:
     flags = job.flags
     return (
         job.custom_id or ids.to_uuid(job.id),

@@ -15,7 +15,7 @@ from msgspec import Meta
 from penstock.access.expiry import Expiry
 from penstock.access.identity import Right
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, PenstockError
+from penstock.core.errors import InvalidInput, ServerError
 from penstock.core.events import EventKind
 from penstock.doors.http import body
 from penstock.doors.jobs import event_rendering, tcp_frames
@@ -62,7 +62,7 @@ TRIM: Final = body.BodyReader(TrimFields)
 class EventConnection(Protocol):
     """The connection that events are sent on."""
 
-    def refuse(self, error: PenstockError) -> None:
+    def refuse(self, error: ServerError) -> None:
         """Send the reason, and close."""
 
     async def write_event(self, frame: bytes) -> None:
@@ -147,7 +147,7 @@ class QueueEvents:
         self._expiry = None
         try:
             self._session.check(Right.LOOK)
-        except PenstockError as error:
+        except ServerError as error:
             self.unsubscribe()
             self._link.refuse(error)
         else:

@@ -17,7 +17,7 @@ import structlog
 
 from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, PenstockError, RateLimited, Unauthorized
+from penstock.core.errors import InvalidInput, RateLimited, ServerError, Unauthorized
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.core.time_slices import in_slices
 from penstock.doors.jobs.command_call import CommandCall
@@ -97,7 +97,7 @@ class JobsSession:
         request_id = _request_id(message)
         return text[:-1] + b"," + _encode(request_id)[1:] if request_id else text
 
-    def refuse(self, error: PenstockError, message: object = None) -> dict[str, Any]:
+    def refuse(self, error: ServerError, message: object = None) -> dict[str, Any]:
         """Answer an invalid command. It counts against the rate limit like a command."""
         try:
             self.check_pace()
@@ -113,11 +113,11 @@ class JobsSession:
             if not self._table.share.has_turn():
                 await self._table.share.turn()
             return await self._answer(message)
-        except PenstockError as error:
+        except ServerError as error:
             return _encode(refusal(error))
         except Exception as error:  # whatever fails, the client gets an answer
             log.error("a command failed unexpectedly", exc_info=error)
-            return _encode(refusal(PenstockError("Internal server error")))
+            return _encode(refusal(ServerError("Internal server error")))
         finally:
             self._under_way -= 1
             if not self._under_way:
@@ -141,7 +141,7 @@ class JobsSession:
         held, self._held = self._held, {}
         if held:
             holds = [LeaseRef(ref, token) for ref, token in held.items()]
-            with contextlib.suppress(PenstockError):  # if they cannot be released now, their leases expire
+            with contextlib.suppress(ServerError):  # if they cannot be released now, their leases expire
                 await self._table.engine.run(Release(self.namespace, holds))
 
     @property
@@ -229,7 +229,7 @@ def _admit_all(_namespace: str) -> None:
     pass
 
 
-def refusal(error: PenstockError) -> dict[str, Any]:
+def refusal(error: ServerError) -> dict[str, Any]:
     """Return the reply for an error. ``code`` is the value of the header ``penstock-error`` over HTTP."""
     return {"ok": False, "error": str(error), "code": error.code}
 

@@ -12,7 +12,7 @@ from penstock.access.expiry import Expiry
 from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
 from penstock.core.clock import TimeSlice, pause
-from penstock.core.errors import InvalidInput, PenstockError
+from penstock.core.errors import InvalidInput, ServerError
 from penstock.core.ids import IdSource, to_uuid
 from penstock.core.pool_shares import Pool
 from penstock.doors.http import body
@@ -195,7 +195,7 @@ class EventStream:
                 await self._catch_up()
             self._door.hub.greet(self._reader)
             self._beat()
-        except (RuntimeError, PenstockError):  # disconnected; or a shard is down: the client connects again, missing nothing
+        except (RuntimeError, ServerError):  # disconnected; or a shard is down: the client connects again, missing nothing
             self.end()
 
     async def _catch_up(self) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import structlog
 
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, PenstockError, TooMany, Unauthorized
+from penstock.core.errors import InvalidInput, ServerError, TooMany, Unauthorized
 from penstock.core.time_slices import in_slices
 from penstock.doors.jobs import jsonable, tcp_frames
 from penstock.doors.jobs.queue_events import QueueEvents
@@ -357,7 +357,7 @@ class TcpConnection(asyncio.Protocol):
             raise RuntimeError("the client has disconnected")
         self._transport.write(frame)
 
-    def refuse(self, error: PenstockError) -> None:
+    def refuse(self, error: ServerError) -> None:
         """Send the reason, and close."""
         self._write(refusal(error))
         self._drop()

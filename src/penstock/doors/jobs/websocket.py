@@ -16,7 +16,7 @@ from penstock.access.authenticator import SHOWN_IN, shown_in
 from penstock.access.expiry import Expiry
 from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, PenstockError, RouteNotFound, TooMany, Unauthorized
+from penstock.core.errors import InvalidInput, RouteNotFound, ServerError, TooMany, Unauthorized
 from penstock.core.pool_shares import Pool, PoolPlace
 from penstock.doors.http.namespace import namespace_in
 from penstock.doors.jobs import event_rendering
@@ -66,7 +66,7 @@ class CommandSession(Protocol):
     def check_pace(self) -> None:
         """Count a command that is answered elsewhere. Raises RateLimited."""
 
-    def refuse(self, error: PenstockError, message: object = None) -> dict[str, Any]:
+    def refuse(self, error: ServerError, message: object = None) -> dict[str, Any]:
         """Return the reply to an invalid command."""
 
     async def handle_text(self, message: TextMessage) -> bytes:
@@ -314,7 +314,7 @@ class Socket(WebSocket):
                 self._subscription.add(names)
             else:
                 self._subscription.remove(names)
-        except PenstockError as error:
+        except ServerError as error:
             return refusal(error)
         if self._subscription.begun:
             self._reader.render = event_rendering.pubsub

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.core import limits
-from penstock.core.errors import PenstockError, WorkerNotFound
+from penstock.core.errors import ServerError, WorkerNotFound
 from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.route import Route
@@ -222,7 +222,7 @@ class WorkerHandlers(JobsDoor):
 
         Workers are listed even if the store, which has the groups, is not available.
         """
-        with contextlib.suppress(PenstockError):
+        with contextlib.suppress(ServerError):
             standings = await self._groups.standings(namespace)
             groups = [
                 ConsumerGroupView(each.group, each.queues, each.in_flight, each.lag, each.last_seen)

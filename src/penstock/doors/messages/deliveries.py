@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import structlog
 
-from penstock.core.errors import JobQuarantined, PenstockError
+from penstock.core.errors import JobQuarantined, ServerError
 from penstock.core.events import EventKind as Kind
 from penstock.core.lifecycle import State
 
@@ -138,7 +138,7 @@ class Deliveries:
             found = await self._engine.store.job_get(delivery.holder.namespace, delivery.job_id)
         except JobQuarantined:
             found = None
-        except PenstockError as error:  # then the delivery ends with its visibility timeout
+        except ServerError as error:  # then the delivery ends with its visibility timeout
             log.debug("a message that is out cannot be read", error=str(error))
             return
         if found is not None and found[0].state == State.ACTIVE and found[0].token == token:

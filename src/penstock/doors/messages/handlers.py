@@ -12,7 +12,7 @@ from penstock.core import limits
 from penstock.core.binary_payload import wrap_steps
 from penstock.core.errors import BodyTooLarge, InvalidInput, MethodRefused, RouteNotFound
 from penstock.core.ids import ID_MAX, to_ulid
-from penstock.core.job import JobFlag, NewJob
+from penstock.core.job import JobFlag, JobSpec
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.time_slices import in_slices
 from penstock.doors.http.body import BodyReader
@@ -139,7 +139,7 @@ class MessagesDoor:
             [None] * len(bodies) if given is None else [f"{KEY_PREFIX}{key.name}/{given}:{n}" for n in range(len(bodies))]
         )
 
-        def make() -> Steps[list[NewJob]]:
+        def make() -> Steps[list[JobSpec]]:
             made = []
             for body, name in zip(bodies, names, strict=True):
                 made.append((yield from _new_job(body, name, rules, now_ms)))
@@ -252,7 +252,7 @@ def _created(body: msgspec.Struct) -> Plain:
     return Plain(_encode(body), "application/json", 201)
 
 
-def _new_job(body: wire.MessageBody, name: str | None, rules: MessageDefaults, now_ms: int) -> Steps[NewJob]:
+def _new_job(body: wire.MessageBody, name: str | None, rules: MessageDefaults, now_ms: int) -> Steps[JobSpec]:
     """Build the job of a message, in steps. Raises InvalidInput."""
     data = wire.bytes_in(body.body)
     metadata = None if not body.metadata else Raw(_encode(body.metadata))
@@ -262,7 +262,7 @@ def _new_job(body: wire.MessageBody, name: str | None, rules: MessageDefaults, n
     if due_at is not None and due_at - now_ms > rules.schedule_ahead_ms:
         raise InvalidInput(f"deliver_at is more than {rules.schedule_ahead_ms // limits.DAY_MS} days ahead")
     stored, options = yield from wrap_steps(data, metadata)
-    return NewJob(
+    return JobSpec(
         stored,
         options,
         due_at=due_at,

@@ -18,7 +18,7 @@ import structlog
 
 from penstock.core import limits
 from penstock.core.clock import pause
-from penstock.core.errors import PenstockError
+from penstock.core.errors import ServerError
 from penstock.core.ids import to_ulid
 from penstock.core.lifecycle import Arrow
 from penstock.doors.messages.consumer_claim import ConsumerClaim
@@ -176,7 +176,7 @@ class Pusher:
         while not self._taker.stopped:
             try:
                 await self._take_some()
-            except PenstockError as error:
+            except ServerError as error:
                 log.warning("messages to push cannot be claimed now, trying again", **self._who(), error=str(error))
                 await pause(self._engine.clock, limits.push_rest_ms)
             except Exception:
@@ -258,7 +258,7 @@ class Pusher:
             for outcome in outcomes:
                 if outcome is not None and not isinstance(outcome, LEASE_GONE):
                     raise outcome
-        except PenstockError as error:
+        except ServerError as error:
             log.warning("a pushed message could not be settled; its lease will expire", **self._who(), error=str(error))
             return False
         return not any(outcomes)

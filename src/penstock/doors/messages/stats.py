@@ -66,11 +66,11 @@ class MessageStats:
             (each for each in self._places.all() if may(each.key.namespace, Right.LOOK)), key=lambda each: each.key
         )
 
-    def _view(self, queue: Queue) -> wire.QueueStats:
+    def _view(self, queue: Queue) -> wire.QueueStatsReply:
         counts = self._store.counts(queue)
         namespace, name = queue.key
         depth = counts.waiting + counts.active
-        return wire.QueueStats(
+        return wire.QueueStatsReply(
             namespace, name, f"{namespace}/{name}", counts.waiting, counts.active, counts.delayed, depth, counts.dead
         )
 

@@ -20,7 +20,7 @@ from penstock.access.expiry import Expiry
 from penstock.access.identity import Right
 from penstock.core import limits
 from penstock.core.clock import pause
-from penstock.core.errors import InvalidInput, PenstockError, ReceiptUnknown, RouteNotFound, Unauthorized
+from penstock.core.errors import InvalidInput, ReceiptUnknown, RouteNotFound, ServerError, Unauthorized
 from penstock.core.lifecycle import Arrow
 from penstock.core.pool_shares import Pool
 from penstock.doors.http.errors import status_of
@@ -98,7 +98,7 @@ class Consumers:
         since = self._handshakes.begin()
         try:
             consumer = await self._admit(scope, proto, client)
-        except PenstockError as error:
+        except ServerError as error:
             self._handshakes.count(status_of(error), since)
             raise
         self._handshakes.count(SWITCHING, since)
@@ -224,7 +224,7 @@ class Consumer(WebSocket):
         if holds:
             try:
                 await self._engine.run(Requeue(self._queue.namespace, holds, Arrow.RETURN))
-            except PenstockError as error:
+            except ServerError as error:
                 log.warning("messages could not be released; their leases will expire", error=str(error))
 
     def _expire(self) -> None:
@@ -239,7 +239,7 @@ class Consumer(WebSocket):
         while not self._taker.stopped:
             try:
                 await self._take_some()
-            except PenstockError as error:
+            except ServerError as error:
                 log.warning("messages to push cannot be claimed now, trying again", error=str(error))
                 await pause(self.clock, limits.push_rest_ms)
             except Exception:
@@ -338,7 +338,7 @@ class Consumer(WebSocket):
             self._tell(str(error))
             self.end(Closing.NOT_ALLOWED)
             return
-        except PenstockError as error:
+        except ServerError as error:
             self._tell(str(error), "" if isinstance(word, str) else word.receipt_handle[:64])
             return
         if isinstance(word, str):
@@ -363,7 +363,7 @@ class Consumer(WebSocket):
             await self._door.settling.settle(self._identity, word.receipt_handle, done=word.type == "ack")
         except ReceiptUnknown as error:
             self._tell(str(error), word.receipt_handle[:64])
-        except PenstockError as error:  # the message is still leased
+        except ServerError as error:  # the message is still leased
             if held is not None and held.until > self.clock.steady_ms():
                 self._hold(word.receipt_handle, held)
             self._tell(str(error), word.receipt_handle[:64])

@@ -19,7 +19,7 @@ from penstock.doors.http.schemas import SENT_AS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.core.errors import PenstockError
+    from penstock.core.errors import ServerError
     from penstock.doors.http.request import Request
 
 #: Names in create requests are strict. Names that are created by use may have almost any character.
@@ -164,7 +164,7 @@ class ReplayedReply(msgspec.Struct):
     replayed: int
 
 
-class QueueStats(msgspec.Struct):
+class QueueStatsReply(msgspec.Struct):
     """The numbers of messages of a queue by state. ``depth``: ready and leased together."""
 
     namespace: str
@@ -180,7 +180,7 @@ class QueueStats(msgspec.Struct):
 class StatsPageReply(msgspec.Struct):
     """A page of queues, sorted by name."""
 
-    queues: list[QueueStats]
+    queues: list[QueueStatsReply]
     total: int
     page: int
     limit: int
@@ -270,7 +270,7 @@ def bytes_in(text: str) -> bytes:
         return text.encode()
 
 
-def error_body(error: PenstockError) -> bytes:
+def error_body(error: ServerError) -> bytes:
     """Return the body of an error as EpochQ writes it, for this door's own listener."""
     text = str(error)
     return _encode({"error": _KNOWN.get(text, text)})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from penstock.core import limits
 from penstock.core.addresses import network_of
-from penstock.core.errors import PenstockError, TooMany
+from penstock.core.errors import ServerError, TooMany
 from penstock.core.pool_shares import Pool, PoolPlace, Shares, has_room
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Stoppable(Protocol):
     def stop(self) -> None:
         """Answer the commands in progress, then close."""
 
-    def refuse(self, error: PenstockError) -> None:
+    def refuse(self, error: ServerError) -> None:
         """Send the reason, and close."""
 
 

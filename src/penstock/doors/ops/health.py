@@ -20,6 +20,7 @@ from penstock.doors.ops.memory import (
     read_memory,
 )
 from penstock.doors.ops.metrics import CONTENT_TYPE, Metrics
+from penstock.doors.ops.replies import OpsReply
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,11 +60,7 @@ class Readiness:
         self.ready = False
 
 
-class _Out(msgspec.Struct, rename="camel"):
-    pass
-
-
-class QueuesView(_Out):
+class QueuesView(OpsReply):
     """Jobs in each state, over all queues."""
 
     waiting: int
@@ -73,7 +70,7 @@ class QueuesView(_Out):
     dlq: int
 
 
-class Connections(_Out):
+class Connections(OpsReply):
     """Open long-lived connections."""
 
     tcp: int = 0
@@ -82,7 +79,7 @@ class Connections(_Out):
     resp: int = 0
 
 
-class HealthReply(_Out):
+class HealthReply(OpsReply):
     """The health of the server. ``status`` is healthy or degraded; memory in MiB, uptime in seconds.
 
     ``queues`` and ``connections`` cover all namespaces, so they are left out if there are API keys or JSON Web Tokens.
@@ -98,7 +95,7 @@ class HealthReply(_Out):
     reason: str | None = None
 
 
-class ReadyReply(_Out, omit_defaults=True):
+class ReadyReply(OpsReply, omit_defaults=True):
     """Whether clients should send requests to this server.
 
     ``reason`` has the problem. With ready true: the disk is full and new jobs are refused, but pulls and acknowledgements
@@ -110,21 +107,21 @@ class ReadyReply(_Out, omit_defaults=True):
     reason: str | None = None
 
 
-class Pong(_Out):
+class Pong(OpsReply):
     """The inner part of a ping's reply."""
 
     pong: bool
     time: int
 
 
-class PingReply(_Out):
+class PingReply(OpsReply):
     """The answer to a ping."""
 
     ok: bool
     data: Pong
 
 
-class Totals(_Out):
+class Totals(OpsReply):
     """Totals since the server started."""
 
     total_pushed: int
@@ -143,7 +140,7 @@ class StatsView(QueuesView):
     uptime: int
 
 
-class CommandStats(_Out):
+class CommandStats(OpsReply):
     """The fields in which the command ``Stats`` differs: ``uptime`` is in milliseconds, as in bunqueue's protocol."""
 
     failed: int
@@ -162,7 +159,7 @@ class AllMetrics(Totals):
     active_connections: int
 
 
-class Collections(_Out):
+class Collections(OpsReply):
     """The number of stored objects, by kind."""
 
     job_index: int
@@ -174,7 +171,7 @@ class Collections(_Out):
     waiting_callers: int
 
 
-class StatsReply(_Out):
+class StatsReply(OpsReply):
     """Statistics."""
 
     ok: bool
@@ -184,14 +181,14 @@ class StatsReply(_Out):
     partial: list[str] | msgspec.UnsetType = msgspec.UNSET  #: shards that are down, so that figures may be old
 
 
-class MetricsReply(_Out):
+class MetricsReply(OpsReply):
     """Totals."""
 
     ok: bool
     metrics: Totals
 
 
-class StorageReply(_Out, omit_defaults=True):
+class StorageReply(OpsReply, omit_defaults=True):
     """The state of the storage. ``error`` and ``since`` are present only if there is a problem.
 
     ``reserveBytes``: disk space that is reserved so that acknowledgements continue when the disk is full; left out if there
@@ -206,7 +203,7 @@ class StorageReply(_Out, omit_defaults=True):
     reserve_bytes: int | None = None
 
 
-class GcReply(_Out):
+class GcReply(OpsReply):
     """Memory before and after a collection."""
 
     ok: bool
@@ -214,7 +211,7 @@ class GcReply(_Out):
     after: Memory
 
 
-class HeapReply(_Out):
+class HeapReply(OpsReply):
     """Objects on the heap."""
 
     ok: bool

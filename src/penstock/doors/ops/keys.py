@@ -13,6 +13,7 @@ from penstock.core.errors import Forbidden, KeyNotFound
 from penstock.doors.http.body import BodyReader
 from penstock.doors.http.namespace import check_namespace
 from penstock.doors.http.route import Route
+from penstock.doors.ops.replies import OpsReply
 
 if TYPE_CHECKING:
     from penstock.access.api_keys import ApiKeys
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
     from penstock.doors.http.request import Request
 
 log = structlog.get_logger("penstock.access")
-
-
-class _Out(msgspec.Struct, rename="camel"):
-    pass
 
 
 class KeyBody(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
@@ -36,7 +33,7 @@ class KeyBody(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_field
     expires_in_ms: Annotated[int, msgspec.Meta(ge=1)] | None = None  #: null: valid until it is revoked
 
 
-class KeyView(_Out):
+class KeyView(OpsReply):
     """A key, without its secret."""
 
     id: str
@@ -49,7 +46,7 @@ class KeyView(_Out):
     revoked_at: int | None
 
 
-class KeyReply(_Out):
+class KeyReply(OpsReply):
     """A new key. ``secret`` is the value of X-Api-Key; it is returned only once."""
 
     ok: bool
@@ -57,14 +54,14 @@ class KeyReply(_Out):
     secret: str
 
 
-class KeysReply(_Out):
+class KeysReply(OpsReply):
     """The keys whose namespaces the caller administers, oldest first."""
 
     ok: bool
     keys: list[KeyView]
 
 
-class RevokedReply(_Out):
+class RevokedReply(OpsReply):
     """The answer to a revocation: the key is no longer valid."""
 
     ok: bool

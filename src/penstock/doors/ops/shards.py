@@ -10,6 +10,7 @@ from penstock.core.errors import RebalanceRefused
 from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.route import Route
+from penstock.doors.ops.replies import OpsReply
 
 if TYPE_CHECKING:
     from penstock.doors.http.request import Request
@@ -17,11 +18,7 @@ if TYPE_CHECKING:
     from penstock.engine.sharding.rebalancer import Overview, Rebalancer
 
 
-class _Out(msgspec.Struct, rename="camel"):
-    pass
-
-
-class ShardReply(_Out):
+class ShardReply(OpsReply):
     """One shard. ``shards``, ``epoch`` and ``target`` are its own values; null if it was never reached."""
 
     shard: int
@@ -35,7 +32,7 @@ class ShardReply(_Out):
     moved: int  #: queues that the current rebalance has moved away from it
 
 
-class ShardsReply(_Out):
+class ShardsReply(OpsReply):
     """All shards, and the progress of a rebalance."""
 
     ok: bool

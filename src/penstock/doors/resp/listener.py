@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.access.authenticator import Authenticator
     from penstock.access.rate_limit import SlidingWindow
     from penstock.core.clock import Alarm
-    from penstock.core.errors import PenstockError
+    from penstock.core.errors import ServerError
     from penstock.doors.resp.parser import Command
     from penstock.doors.topics.subscriber import Subscribers
 
@@ -187,7 +187,7 @@ class RespConnection(asyncio.Protocol):
                 alarm.cancel()
         self.wake()
 
-    def refuse(self, error: PenstockError) -> None:
+    def refuse(self, error: ServerError) -> None:
         """Send an error, and close."""
         self._refuse(replies.refusal(error))
 

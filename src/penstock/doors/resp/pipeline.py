@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core import limits
-from penstock.core.errors import PenstockError
+from penstock.core.errors import ServerError
 from penstock.doors.jobs.base import in_words
 from penstock.doors.jobs.job_handlers import NOT_ACTIVE
 from penstock.doors.jobs.mapping import job_ref, token_value
@@ -93,7 +93,7 @@ class Pipeline:
         for part, answer in settled:
             try:
                 outcomes: Sequence[ItemOutcome] = await answer
-            except PenstockError as problem:
+            except ServerError as problem:
                 outcomes = [problem] * len(part)
             for (settling, place), outcome in zip(part, outcomes, strict=True):
                 self._slots[place] = self._said(settling, outcome)

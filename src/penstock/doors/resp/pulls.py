@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core import limits
 from penstock.core.binary_payload import unwrap
-from penstock.core.errors import PenstockError
+from penstock.core.errors import ServerError
 from penstock.core.ids import to_uuid
 from penstock.doors.jobs.mapping import job_name
 from penstock.doors.resp import arguments
@@ -84,7 +84,7 @@ class PulledJobs:
         holds = [LeaseRef(ref, token) for ref, token in self._tokens.items()]
         self._tokens.clear()
         if holds:
-            with contextlib.suppress(PenstockError):
+            with contextlib.suppress(ServerError):
                 await self._engine.run(Release(namespace, holds))
 
 
@@ -111,11 +111,11 @@ class Pulls:
     async def finish(self, slots: list[bytes]) -> None:
         """Fill the slots with the replies."""
         deliveries: list[Delivery] = []
-        problem: PenstockError | None = None
+        problem: ServerError | None = None
         try:
             deliveries += await self._first
             await self._ask_again(deliveries)
-        except PenstockError as error:
+        except ServerError as error:
             problem = error
         given = 0
         for pull, place in self._pulls:

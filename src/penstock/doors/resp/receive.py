@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penstock.access.expiry import Expiry
 from penstock.access.identity import EVERYBODY
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, PenstockError
+from penstock.core.errors import InvalidInput, ServerError
 from penstock.doors.resp import arguments, replies
 from penstock.doors.resp.replies import OK, bulk, error
 from penstock.doors.topics.subscriber import MessageOutcome, NextFailed, Occupied
@@ -82,7 +82,7 @@ class Received:
             message = await self._next(asked, key, identity)
         except NextFailed as problem:
             return error(f"failed to get next value: {problem.reason}")
-        except PenstockError as problem:
+        except ServerError as problem:
             return error(f"failed to ack: {problem}")
         if message is None:
             await self.give_back()
@@ -101,7 +101,7 @@ class Received:
         await self.give_back()
         try:
             subscriber = self._subscriber = self._subscribers.subscribe(key)
-        except PenstockError as problem:
+        except ServerError as problem:
             raise NextFailed(problem) from None
         self._expiry = Expiry(identity or EVERYBODY, self._clock, self._expire)
         return await subscriber.next(asked.wait_ms)
@@ -119,7 +119,7 @@ class Received:
             )
         try:
             await held.settle(word, delay_ms)
-        except PenstockError as problem:
+        except ServerError as problem:
             return error(f"failed to {NAMES[word]}: {problem}")
         await self.give_back()
         return OK

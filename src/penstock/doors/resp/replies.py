@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import Forbidden, InvalidInput, PenstockError, ProtocolError, Unauthorized
+from penstock.core.errors import Forbidden, InvalidInput, ProtocolError, ServerError, Unauthorized
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -59,7 +59,7 @@ def error(text: str) -> bytes:
     return b"-" + line.encode("utf-8", "replace") + b"\r\n"
 
 
-def refusal(problem: PenstockError) -> bytes:
+def refusal(problem: ServerError) -> bytes:
     """Encode an error of the server, with a code of Redis if there is one, or with ours."""
     return error(f"{code_of(problem)} {problem}")
 
@@ -69,7 +69,7 @@ def broken(problem: ProtocolError) -> bytes:
     return b"" if problem.silent else error(f"ERR Protocol error: {problem}")
 
 
-def code_of(problem: PenstockError) -> str:
+def code_of(problem: ServerError) -> str:
     """Return the code of an error, its first word."""
     if isinstance(problem, InvalidInput):
         return "ERR"

@@ -14,7 +14,7 @@ import structlog
 from penstock.access.expiry import Expiry
 from penstock.access.identity import EVERYBODY, Right
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, PenstockError, Unauthorized
+from penstock.core.errors import InvalidInput, ServerError, Unauthorized
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.core.queue import QueueKey
 from penstock.doors.http.namespace import check_namespace
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.access.authenticator import Authenticator
     from penstock.access.identity import Identity
     from penstock.access.rate_limit import SlidingWindow
-    from penstock.core.job import NewJob
+    from penstock.core.job import JobSpec
     from penstock.doors.resp.command_table import RespCommand
     from penstock.doors.resp.parser import Command
     from penstock.doors.resp.pipeline import SettleCommand
@@ -244,7 +244,7 @@ class RespSession:
                 self._check(name, entry)
             if entry is not None and entry.fewest <= len(command) <= entry.most:
                 return self._do(entry, command)
-        except PenstockError as problem:
+        except ServerError as problem:
             self._slots.append(replies.refusal(problem))
             return None
         if entry is None:
@@ -256,7 +256,7 @@ class RespSession:
     async def _finish(self, rest: Coroutine[Any, Any, None]) -> None:
         try:
             await rest
-        except PenstockError as problem:
+        except ServerError as problem:
             self._slots.append(replies.refusal(problem))
 
     async def _leave(self) -> None:
@@ -272,7 +272,7 @@ class RespSession:
             try:
                 publish = kind is Kind.PUBLISH
                 return self._push(command[1], new_message(command[2]) if publish else new_job(command), publish)
-            except PenstockError as problem:
+            except ServerError as problem:
                 if kind is Kind.PUSH:
                     raise
                 self._slots.append(failed_to_publish(problem))
@@ -288,7 +288,7 @@ class RespSession:
             return self.flush() if self._unsent_bytes > limits.resp_unsent_bytes else None
         return self._after(entry, command)
 
-    def _push(self, topic: bytes, job: NewJob, publish: bool) -> Coroutine[Any, Any, None] | None:
+    def _push(self, topic: bytes, job: JobSpec, publish: bool) -> Coroutine[Any, Any, None] | None:
         key = self._key if topic == self._topic else self.key_of(topic)
         pushes = self._open
         if pushes is None and not self._slots:  # the first command of a group
@@ -303,7 +303,7 @@ class RespSession:
         try:
             job = await (new_large_message(command[2]) if publish else new_large_job(command))
             rest = self._push(command[1], job, publish)
-        except PenstockError as problem:
+        except ServerError as problem:
             if not publish:
                 raise
             self._slots.append(failed_to_publish(problem))
@@ -311,7 +311,7 @@ class RespSession:
         if rest is not None:
             await rest
 
-    async def _push_behind(self, key: QueueKey, job: NewJob, publish: bool) -> None:
+    async def _push_behind(self, key: QueueKey, job: JobSpec, publish: bool) -> None:
         """Execute the open group before a push that does not fit into it."""
         await self.flush()
         self._open = pushes = Pushes(self.engine, self._slots)

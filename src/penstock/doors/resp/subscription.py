@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.access.expiry import Expiry
 from penstock.access.identity import EVERYBODY
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, PenstockError, ProtocolError
+from penstock.core.errors import InvalidInput, ProtocolError, ServerError
 from penstock.doors.resp import connection_commands, replies
 from penstock.doors.resp.receive import NAMES, WORDS, delay_ms_of
 from penstock.doors.resp.replies import OK, bulk, error
@@ -47,7 +47,7 @@ class RespSubscription:
         """Deliver messages until the subscription ends. The held message then returns to the front."""
         try:
             subscriber = self._session.subscribers.subscribe(self._key)
-        except PenstockError as problem:
+        except ServerError as problem:
             return Over(error(f"failed to get next value: {problem}"))
         expiry = Expiry(self._session.identity or EVERYBODY, self._session.engine.clock, self._expire)
         try:
@@ -88,7 +88,7 @@ class RespSubscription:
             return self._given(answer.result())
         except NextFailed:
             raise
-        except PenstockError as problem:
+        except ServerError as problem:
             raise Over(error(f"failed to {NAMES[word]}: {problem}")) from None
 
     def _confirm(self) -> None:
@@ -166,7 +166,7 @@ class RespSubscription:
         """Count a command. If the rate limit is exceeded, send the error and ignore the command."""
         try:
             self._session.check_pace()
-        except PenstockError as problem:
+        except ServerError as problem:
             self._link.write(replies.refusal(problem))
             return False
         return True

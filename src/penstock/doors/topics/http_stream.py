@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.access.expiry import Expiry
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, PenstockError
+from penstock.core.errors import InvalidInput, ServerError
 from penstock.doors.topics.decoder import CommandDecoder
 from penstock.doors.topics.read_ahead import ReadAhead
 from penstock.doors.topics.subscriber import MessageOutcome, NextFailed, NothingHeld
@@ -39,7 +39,7 @@ class StreamLine(msgspec.Struct, omit_defaults=True, rename="camel"):
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Unsettled(PenstockError):
+class Unsettled(ServerError):
     """The held message could not be settled. The stream ends, and the message is released."""
 
 
@@ -124,7 +124,7 @@ class SubscriptionStream:
         except Unsettled as error:
             await self._send(StreamLine(error=str(error)))
             return False
-        except PenstockError as error:
+        except ServerError as error:
             await self._send(StreamLine(error=str(error)))
             return True
         if message is None:
@@ -147,7 +147,7 @@ class SubscriptionStream:
             raise
         except NothingHeld:
             raise Unsettled(f"error {word.value}ing message") from None
-        except PenstockError as error:
+        except ServerError as error:
             raise Unsettled(f"error {word.value}ing message: {error}") from None
 
     async def _send(self, line: StreamLine) -> None:

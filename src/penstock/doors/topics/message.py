@@ -8,7 +8,7 @@ from typing import Final
 from penstock.core import limits
 from penstock.core.binary_payload import wrap, wrap_steps
 from penstock.core.errors import BodyTooLarge, InvalidInput
-from penstock.core.job import JobFlag, NewJob
+from penstock.core.job import JobFlag, JobSpec
 from penstock.core.time_slices import in_slices
 
 #: An acknowledged message is removed. A lease expires only because a server died, so this counts no attempt.
@@ -27,15 +27,15 @@ def check_topic(name: str) -> str:
     return name
 
 
-def new_message(data: bytes) -> NewJob:
+def new_message(data: bytes) -> JobSpec:
     """Return the job of a small message. For large ones: ``new_large_message``."""
     stored, options = wrap(data)
-    return NewJob(stored, options, flags=_FLAGS)
+    return JobSpec(stored, options, flags=_FLAGS)
 
 
-async def new_large_message(data: bytes) -> NewJob:
+async def new_large_message(data: bytes) -> JobSpec:
     """Return the job of a large message, built in slices. Raises BodyTooLarge."""
     if len(data) > limits.payload_bytes_max:
         raise BodyTooLarge(f"Message too large: {len(data)} bytes (max {limits.payload_bytes_max})")
     stored, options = await in_slices(wrap_steps(data))
-    return NewJob(stored, options, flags=_FLAGS)
+    return JobSpec(stored, options, flags=_FLAGS)

@@ -14,7 +14,7 @@ import structlog
 
 from penstock.core import limits
 from penstock.core.binary_payload import unwrap
-from penstock.core.errors import JobNotFound, PenstockError, TooMany
+from penstock.core.errors import JobNotFound, ServerError, TooMany
 from penstock.core.job import details_of
 from penstock.core.lifecycle import Arrow
 from penstock.core.pool_shares import Pool
@@ -46,22 +46,22 @@ class MessageOutcome(Enum):
 _ARROWS = {MessageOutcome.NACK: Arrow.RETURN, MessageOutcome.BACK: Arrow.SEND_BACK, MessageOutcome.DACK: Arrow.SNOOZE}
 
 
-class NothingHeld(PenstockError):
+class NothingHeld(ServerError):
     """No message is held, so there is nothing to settle."""
 
     code = "wrong_state"
 
 
-class Occupied(PenstockError):
+class Occupied(ServerError):
     """A message is held already. Settle it before asking for the next one."""
 
     code = "wrong_state"
 
 
-class NextFailed(PenstockError):
+class NextFailed(ServerError):
     """The next message could not be claimed. The settlement of the previous one is done."""
 
-    def __init__(self, reason: PenstockError) -> None:
+    def __init__(self, reason: ServerError) -> None:
         why = "" if isinstance(reason, Occupied) else f": {reason}"
         super().__init__(f"error getting next value for consumer{why}")
         self.code = reason.code
@@ -157,7 +157,7 @@ class Subscribers:
                 for start in range(0, len(all_of_it), limits.ids_max):
                     some = all_of_it[start : start + limits.ids_max]
                     await self.engine.run(Renew(namespace, some, [self.lease_ms] * len(some)))
-        except PenstockError as error:
+        except ServerError as error:
             log.warning("leases of held messages could not be renewed", error=str(error))
         finally:
             del self._renewing[engine]
@@ -255,7 +255,7 @@ class Subscriber:
         if hold is not None:
             try:
                 await self._engine.run(Requeue(self.queue.namespace, [hold], Arrow.RETURN))
-            except PenstockError as error:
+            except ServerError as error:
                 log.warning("a held message could not be released; its lease will expire", error=str(error))
 
     # Claims.
@@ -265,7 +265,7 @@ class Subscriber:
         claim = Claim(self.queue, wait_ms=wait_ms, lease_ms=self._subscribers.lease_ms)
         try:
             self._asked = PendingClaim(self._engine, claim).submit()
-        except PenstockError as error:
+        except ServerError as error:
             raise NextFailed(error) from None
         return self._asked
 
@@ -273,7 +273,7 @@ class Subscriber:
         """Wait for the delivery of a claim; None if there is none, or the claim was cancelled."""
         try:
             deliveries = await asked.answer()
-        except PenstockError as error:
+        except ServerError as error:
             raise NextFailed(error) from None
         finally:
             self._asked = None
@@ -297,7 +297,7 @@ class Subscriber:
             return Ack(self.queue.namespace, [self.hold], (None,))
         return Requeue(self.queue.namespace, [self.hold], _ARROWS[word], delay_ms)
 
-    def _settled(self, word: MessageOutcome, outcomes: Sequence[PenstockError | None]) -> None:
+    def _settled(self, word: MessageOutcome, outcomes: Sequence[ServerError | None]) -> None:
         self.hold = None
         problem = outcomes[0]
         if problem is not None and not (word is MessageOutcome.ACK and isinstance(problem, JobNotFound)):

@@ -15,14 +15,14 @@ import structlog
 
 from penstock.core import limits
 from penstock.core.clock import pause
-from penstock.core.errors import JobNotFound, PenstockError, WrongState
+from penstock.core.errors import JobNotFound, ServerError, WrongState
 from penstock.core.lifecycle import Arrow
 from penstock.doors.http.route import PLAIN, Stream
 from penstock.engine.jobs.push import Push
 from penstock.engine.jobs.update import MoveJob
 
 if TYPE_CHECKING:
-    from penstock.core.job import NewJob
+    from penstock.core.job import JobSpec
     from penstock.core.queue import QueueKey
     from penstock.doors.http.route import StreamTransport
     from penstock.engine.api import EngineApi
@@ -34,7 +34,7 @@ _TRIES: Final = 5
 _TRY_EVERY_MS: Final = limits.SECOND_MS
 
 
-async def publish_unsure(engine: EngineApi, queue: QueueKey, message: NewJob) -> Stream:
+async def publish_unsure(engine: EngineApi, queue: QueueKey, message: JobSpec) -> Stream:
     """Store a message that is not ready yet, and return an answer that decides about it."""
     later = msgspec.structs.replace(message, delay=limits.unsure_ms)
     (stored,) = await engine.run(Push(queue, [later]))
@@ -50,7 +50,7 @@ async def publish_unsure(engine: EngineApi, queue: QueueKey, message: NewJob) ->
             await engine.run(MoveJob(queue.namespace, stored.id, Arrow.PROMOTE))
         except (JobNotFound, WrongState):  # its topic was emptied in the meantime, or the message became due
             pass
-        except PenstockError as error:  # it is stored, and is delivered when it is due
+        except ServerError as error:  # it is stored, and is delivered when it is due
             log.warning("a message is handed out later than it could be", topic=queue.name, reason=str(error))
 
     return Stream(PLAIN, decide, _nothing, status=201)
@@ -62,7 +62,7 @@ async def _remove(engine: EngineApi, queue: QueueKey, job_id: int) -> None:
             await engine.run(MoveJob(queue.namespace, job_id, Arrow.CANCEL))
         except (JobNotFound, WrongState):
             return
-        except PenstockError as error:
+        except ServerError as error:
             log.warning("a message that was cut off cannot be removed yet", topic=queue.name, reason=str(error))
             await pause(engine.clock, _TRY_EVERY_MS)
         else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.core.errors import QueueMoving
-from penstock.core.job import NewJob
+from penstock.core.job import JobSpec
 from penstock.core.queue import QueueKey
 from penstock.engine.command import Command
 from penstock.engine.jobs.build import build, create_queue, start_apart
@@ -28,7 +28,7 @@ class BufferedPush(msgspec.Struct, array_like=True, gc=False):
     queue: str
     at: int  #: wall clock, ms
     ids: list[int]
-    jobs: list[NewJob]
+    jobs: list[JobSpec]
 
 
 encode: Final = msgspec.msgpack.Encoder().encode

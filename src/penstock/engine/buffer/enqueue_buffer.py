@@ -24,8 +24,8 @@ import structlog
 
 from penstock.core import limits
 from penstock.core.breaker import Breaker
-from penstock.core.errors import FastPathFailed, PenstockError, ShuttingDown, StorageFailed, StorageFull, TooMany
-from penstock.core.job import JobFlag, NewJob
+from penstock.core.errors import FastPathFailed, ServerError, ShuttingDown, StorageFailed, StorageFull, TooMany
+from penstock.core.job import JobFlag, JobSpec
 from penstock.core.queue import QueueKey
 from penstock.engine.buffer.capacity import BufferCapacity
 from penstock.engine.buffer.commands import BufferedPush, StoreOwnRecords, StoreRecords, decode, encode
@@ -133,7 +133,7 @@ class EnqueueBuffer:
         number, synced = (0, 0) if wal.mark is None else (wal.mark.log, wal.mark.synced)
         stored = await self._engine.run(StoreRecords(number, []))
         if self.buffers is not None and stored < synced and wal.missing(stored) is not None:
-            with contextlib.suppress(PenstockError):
+            with contextlib.suppress(ServerError):
                 await self.adopt(number)
             stored = await self._engine.run(StoreRecords(number, []))
         if wal.check(stored, accept_loss=self._accept_loss) and self.buffers is not None:
@@ -165,7 +165,7 @@ class EnqueueBuffer:
         """Return a function that answers pushes to buffered queues early, and passes all other commands to ``following``."""
 
         def buffered(command: Command[Any]) -> asyncio.Future[Any]:
-            parts: Sequence[tuple[QueueKey, Sequence[NewJob]]]
+            parts: Sequence[tuple[QueueKey, Sequence[JobSpec]]]
             if type(command) is Push:
                 if command.room is not None and self._may_hold(command.queue):
                     return asyncio.ensure_future(self._push_within_room(command, following))
@@ -183,7 +183,7 @@ class EnqueueBuffer:
     async def _promise_or_store(
         self,
         command: Push | PushAcross,
-        parts: Sequence[tuple[QueueKey, Sequence[NewJob]]],
+        parts: Sequence[tuple[QueueKey, Sequence[JobSpec]]],
         following: Submit,
     ) -> Any:
         """Answer a push from the log; store it directly if the disk of the log is full."""
@@ -205,7 +205,7 @@ class EnqueueBuffer:
             return await self._promise_or_store(push, parts, following)  # this counts it before anything else happens
         return await self._capacity.ask_database(push, following)
 
-    def takes(self, parts: Sequence[tuple[QueueKey, Sequence[NewJob]]]) -> bool:
+    def takes(self, parts: Sequence[tuple[QueueKey, Sequence[JobSpec]]]) -> bool:
         """Return whether pushes may be answered early: all of them are to buffered queues, and plain."""
         if self.buffers is None:
             return False
@@ -217,7 +217,7 @@ class EnqueueBuffer:
                 return False
         return self.wal is not None and self.wal.failure is None and not self._closed
 
-    async def _promise(self, parts: Sequence[tuple[QueueKey, Sequence[NewJob]]], *, across: bool) -> Any:
+    async def _promise(self, parts: Sequence[tuple[QueueKey, Sequence[JobSpec]]], *, across: bool) -> Any:
         engine = self._engine
         count = sum(len(jobs) for _, jobs in parts)
         self._check_room(count)
@@ -292,7 +292,7 @@ class EnqueueBuffer:
                     stored = await self._store(self.wal.number, records, is_all=True)
                     if stored < records[0].number:
                         raise StorageFailed("nothing of it was stored")
-                except PenstockError as error:
+                except ServerError as error:
                     self.breaker.failed()
                     self._capacity.failed(error)
                     log.warning("the enqueue buffer could not be stored; it is tried again", error=str(error))

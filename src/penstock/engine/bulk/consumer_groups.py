@@ -18,7 +18,7 @@ from penstock.core.bulk_records import BulkRecord, ConsumerGroup, EntryKind, Epo
 from penstock.core.errors import (
     EpochLeasesLost,
     EpochUnknown,
-    PenstockError,
+    ServerError,
     TooMany,
 )
 from penstock.core.lifecycle import State
@@ -46,7 +46,7 @@ from penstock.store.contract import Search
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.engine.bulk.epoch_commands import EpochName
     from penstock.engine.context import ServerContext
     from penstock.engine.jobs.settle import Settlement
@@ -151,7 +151,7 @@ class ConsumerGroups(PeriodicService):
                     return Epoch([])
                 await self._rest(got.slices)
                 noted = await self._home.run(RecordEpoch(namespace, group, number, wish.queues, Epoch(got.slices)))
-            except PenstockError:
+            except ServerError:
                 await self._give_back(got, got.slices)
                 raise
             except BaseException:
@@ -490,9 +490,9 @@ class ConsumerGroups(PeriodicService):
                     return bulk_records.decode_slice(entry.body).leases()
         return (), ()
 
-    async def _fetch(self, jobs: Sequence[int]) -> dict[int, Job]:
+    async def _fetch(self, jobs: Sequence[int]) -> dict[int, JobRecord]:
         """Read jobs by id, on any shard."""
-        found: dict[int, Job] = {}
+        found: dict[int, JobRecord] = {}
         for engine in self._all.engines:
             left = [job_id for job_id in jobs if job_id not in found]
             while left:
@@ -556,7 +556,7 @@ class _Turn:
             del self._turns[self._key]
 
 
-def _is_held(job: Job | None, token: int) -> bool:
+def _is_held(job: JobRecord | None, token: int) -> bool:
     """Return whether a job has the lease that the group got."""
     return job is not None and job.token == token and job.state == State.ACTIVE.value
 

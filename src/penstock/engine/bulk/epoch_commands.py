@@ -19,7 +19,7 @@ from penstock.engine.jobs.settle import complete_all
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
@@ -154,7 +154,7 @@ class SliceNote:
         self._name = (namespace, group, epoch)
         self.ref: SliceRef | None = None  #: set when jobs were claimed
 
-    async def write(self, shard: int, work: UnitOfWork, jobs: Sequence[Job]) -> None:
+    async def write(self, shard: int, work: UnitOfWork, jobs: Sequence[JobRecord]) -> None:
         """Record jobs of a shard and their leases."""
         namespace, group, epoch = self._name
         number = work.serial()
@@ -197,7 +197,7 @@ async def settle_slices(engine: EngineContext, work: UnitOfWork, commands: Seque
         work.answer_early(command, Settled(len(held), others))
 
 
-async def _settle_held(engine: EngineContext, work: UnitOfWork, command: SettleSlice, held: list[Job]) -> None:
+async def _settle_held(engine: EngineContext, work: UnitOfWork, command: SettleSlice, held: list[JobRecord]) -> None:
     if command.ending is SliceOutcome.RELEASE:
         work.move_all(held, Arrow.RELEASE)
     elif command.ending is not SliceOutcome.ACK:

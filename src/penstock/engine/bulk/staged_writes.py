@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core import bulk_records, limits
 from penstock.core.bulk_records import Chunk, EntryKind, Stage
-from penstock.core.errors import CommitUnknown, PenstockError, TooMany
+from penstock.core.errors import CommitUnknown, ServerError, TooMany
 from penstock.core.queue import QueueKey
 from penstock.engine.bulk.publisher import Publisher
 from penstock.engine.bulk.stage_commands import (
@@ -99,7 +99,7 @@ class StagedWrites(PeriodicService):
         await quotas.admit(count)
         try:
             return await self._stage(namespace, txn, part, rows)
-        except PenstockError:  # even if it may be stored: then the same part is sent again, and is counted again
+        except ServerError:  # even if it may be stored: then the same part is sent again, and is counted again
             quotas.give_back(count)
             raise
 

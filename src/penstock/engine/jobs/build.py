@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from penstock.core.events import EventKind
-from penstock.core.job import Job, JobFlag, NewJob, details_of, put_details
+from penstock.core.job import JobFlag, JobRecord, JobSpec, details_of, put_details
 from penstock.core.lifecycle import Arrow, State
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Moments(NamedTuple):
     unique_until: int | None
 
 
-def moments_of(new: NewJob, now_ms: int) -> Moments:
+def moments_of(new: JobSpec, now_ms: int) -> Moments:
     """Return the moments of a new job that is pushed now."""
     made = now_ms if new.timestamp is None else new.timestamp
     due_at = new.due_at
@@ -51,7 +51,7 @@ def moments_of(new: NewJob, now_ms: int) -> Moments:
     )
 
 
-def build_one(work: UnitOfWork, queue: Queue, new: NewJob) -> Job:
+def build_one(work: UnitOfWork, queue: Queue, new: JobSpec) -> JobRecord:
     """Build a job from a request. The job may have another creation time, or hold its unique key for a limited time only."""
     (job,) = _build(work, queue, (new,))
     if new.timestamp is None and new.dedup is None:
@@ -65,16 +65,16 @@ def build_one(work: UnitOfWork, queue: Queue, new: NewJob) -> Job:
     return job
 
 
-def _build(work: UnitOfWork, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
+def _build(work: UnitOfWork, queue: Queue, jobs: Sequence[JobSpec]) -> list[JobRecord]:
     """Build jobs from requests. The jobs are in no state yet."""
     return build(queue, work.serials(len(jobs)), jobs, work.now_ms)
 
 
-def build(queue: Queue, serials: Sequence[int], jobs: Sequence[NewJob], now: int) -> list[Job]:
+def build(queue: Queue, serials: Sequence[int], jobs: Sequence[JobSpec], now: int) -> list[JobRecord]:
     """Build jobs from requests that were made at a given moment, with the given ids. The jobs are in no state yet."""
     namespace, number = queue.namespace_number, queue.number
     return [
-        Job(
+        JobRecord(
             serial,
             namespace,
             number,
@@ -98,7 +98,7 @@ def build(queue: Queue, serials: Sequence[int], jobs: Sequence[NewJob], now: int
     ]
 
 
-def make(work: UnitOfWork, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
+def make(work: UnitOfWork, queue: Queue, jobs: Sequence[JobSpec]) -> list[JobRecord]:
     """Build jobs and start them."""
     made = _build(work, queue, jobs)
     for new in jobs:
@@ -111,9 +111,9 @@ def make(work: UnitOfWork, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
     return made
 
 
-def start_apart(work: UnitOfWork, made: list[Job], jobs: Sequence[NewJob]) -> None:
+def start_apart(work: UnitOfWork, made: list[JobRecord], jobs: Sequence[JobSpec]) -> None:
     """Start jobs that do not all start with the same transition."""
-    apart: dict[Arrow, tuple[list[Job], list[NewJob]]] = {}
+    apart: dict[Arrow, tuple[list[JobRecord], list[JobSpec]]] = {}
     for job, new in zip(made, jobs, strict=True):
         at_once = Arrow.ENQUEUE_FRONT if new.flags & JobFlag.LIFO else Arrow.ENQUEUE
         arrow = Arrow.SCHEDULE if job.run_at > work.now_ms else at_once

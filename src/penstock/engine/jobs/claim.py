@@ -10,7 +10,7 @@ from penstock.engine.command import IfUnknown, QueueCommand
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.command import AnyCommand, Command
     from penstock.engine.unit_of_work import UnitOfWork
@@ -29,7 +29,7 @@ class ClaimShard(Protocol):
 class ClaimNote(Protocol):
     """A record of a claim, which the transaction of the claim writes."""
 
-    async def write(self, shard: int, work: UnitOfWork, jobs: Sequence[Job]) -> None:
+    async def write(self, shard: int, work: UnitOfWork, jobs: Sequence[JobRecord]) -> None:
         """Record which jobs of a shard were leased."""
 
     def taken_back(self) -> Command[Any]:
@@ -116,7 +116,7 @@ class Claim(QueueCommand[list[Delivery]]):
         return self.count
 
 
-def lease_ms_of(queue: Queue, asked_ms: int | None, job: Job | None = None) -> int:
+def lease_ms_of(queue: Queue, asked_ms: int | None, job: JobRecord | None = None) -> int:
     """Return the length of a lease (ms) for a claim that asked for ``asked_ms``; None: as the queue's settings say.
 
     ``job``: None means a job without a stall timeout of its own.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import JobNotFound, PenstockError, StaleLease, WrongState
+from penstock.core.errors import JobNotFound, ServerError, StaleLease, WrongState
 from penstock.core.job import Delivery
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command, QueueCommand
@@ -13,7 +13,7 @@ from penstock.engine.command import Command, QueueCommand
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.core.queue import QueueKey
     from penstock.engine.context import EngineContext
     from penstock.engine.jobs.settle import LeaseRef
@@ -35,7 +35,7 @@ class LeaseDead(QueueCommand[list[Delivery]]):
         self.lease_ms = lease_ms
 
 
-class SettleDead(Command[PenstockError | None]):
+class SettleDead(Command[ServerError | None]):
     """Settle a leased dead job: remove it (PURGE), or end its lease (PUT_DOWN).
 
     ``may``: returns whether jobs of a queue may be changed; all other jobs count as unknown. ``when_settled``: called
@@ -61,7 +61,7 @@ async def lease_dead(_engine: EngineContext, work: UnitOfWork, commands: Sequenc
     """Apply a batch of claims of dead jobs."""
     for command in commands:
         queue = work.tx.queue_find(command.queue)
-        free: list[Job] = []
+        free: list[JobRecord] = []
         if queue is not None:
             await work.prefetch(command.ids)
             for job_id in command.ids:
@@ -96,6 +96,6 @@ async def settle_dead(_engine: EngineContext, work: UnitOfWork, commands: Sequen
             work.answer(command, None)
 
 
-def is_free(work: UnitOfWork, job: Job) -> bool:
+def is_free(work: UnitOfWork, job: JobRecord) -> bool:
     """Return whether a dead job has no lease."""
     return job.lease_until is None or job.lease_until <= work.steady_ms

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.dependencies import NeedCount
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.engine.command import JobRef
     from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
@@ -75,7 +75,7 @@ class CancelChildren(Command[int]):
         self.gone = gone
 
 
-async def book_needs(work: UnitOfWork, job: Job, needed: Sequence[Job | Afar]) -> bool:
+async def book_needs(work: UnitOfWork, job: JobRecord, needed: Sequence[JobRecord | Afar]) -> bool:
     """Record that a new job needs others; return whether one of them keeps it waiting.
 
     Needed jobs that have completed or failed count at once.
@@ -92,20 +92,20 @@ async def book_needs(work: UnitOfWork, job: Job, needed: Sequence[Job | Afar]) -
     return not free and any(each.state.is_open for each in found.values())
 
 
-async def look_at(work: UnitOfWork, needed: Job) -> Afar:
+async def look_at(work: UnitOfWork, needed: JobRecord) -> Afar:
     """Return the state of a job that another job begins to need."""
     result = await work.result_of(needed) if needed.state == State.COMPLETED else None
     return Afar(work.name_of(needed), standing(needed, result))
 
 
-def await_(work: UnitOfWork, needed: Job, flags: int = JobFlag.AWAITED) -> None:
+def await_(work: UnitOfWork, needed: JobRecord, flags: int = JobFlag.AWAITED) -> None:
     """Record on a job that others need it."""
     if needed.flags & flags != flags:
         needed.flags |= flags
         work.touch(needed)
 
 
-def is_hopeless(needed: Job | Afar) -> bool:
+def is_hopeless(needed: JobRecord | Afar) -> bool:
     """Return whether a job that needs this one would be dead from the start."""
     if isinstance(needed, Afar):
         return needed.end.buries
@@ -226,7 +226,7 @@ async def _settle(work: UnitOfWork, told: Sequence[tuple[Dependency, JobEnd]]) -
             _go_on(work, job, counts[job.id])
 
 
-def _hear(work: UnitOfWork, job: Job, dependency: Dependency, end: JobEnd) -> None:
+def _hear(work: UnitOfWork, job: JobRecord, dependency: Dependency, end: JobEnd) -> None:
     """Apply the end of a needed job to a job."""
     if end.failed:
         queue = work.queue_of(job)
@@ -250,7 +250,7 @@ def _hear(work: UnitOfWork, job: Job, dependency: Dependency, end: JobEnd) -> No
         work.failed += 1
 
 
-def _go_on(work: UnitOfWork, job: Job, count: NeedCount | None = None) -> None:
+def _go_on(work: UnitOfWork, job: JobRecord, count: NeedCount | None = None) -> None:
     """Let a job continue: it waits for no other job. ``count``: of its dependencies, if it needs none any more."""
     if count is not None and count.done == count.total:
         queue = work.queue_of(job)
@@ -286,7 +286,7 @@ async def adopt(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Ado
         work.answer(command, None)
 
 
-async def _descends(work: UnitOfWork, namespace: str, job: Job | None, ancestor: Job) -> bool:
+async def _descends(work: UnitOfWork, namespace: str, job: JobRecord | None, ancestor: JobRecord) -> bool:
     """Return whether a job is another one, or one of its descendants, up to a bounded height."""
     for _ in range(limits.flow_depth_max):
         if job is None:

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, NamespaceLimit, OutcomeUnknown, PartlyDone, PenstockError
+from penstock.core.errors import InvalidInput, NamespaceLimit, OutcomeUnknown, PartlyDone, ServerError
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.jobs.build import create_queue
 from penstock.engine.jobs.push import PushAcross, make_one, permitted
@@ -18,7 +18,7 @@ from penstock.engine.sharding.push import Pushing, check_shard, why
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.core.job import Job, NewJob
+    from penstock.core.job import JobRecord, JobSpec
     from penstock.core.queue import QueueKey
     from penstock.core.reservations import Permit
     from penstock.engine.context import EngineContext, ShardedContext
@@ -38,7 +38,7 @@ class PushFlow(PushAcross):
 
     __slots__ = ()
 
-    def __init__(self, jobs: Sequence[tuple[QueueKey, NewJob]], permit: Permit | None = None) -> None:
+    def __init__(self, jobs: Sequence[tuple[QueueKey, JobSpec]], permit: Permit | None = None) -> None:
         super().__init__([(queue, (new,)) for queue, new in jobs], 0, permit)
 
 
@@ -58,7 +58,7 @@ async def push_flow(engine: EngineContext, work: UnitOfWork, commands: Sequence[
         except (InvalidInput, NamespaceLimit) as error:
             work.refuse(command, error)
             continue
-        pushed: list[list[Job]] = []
+        pushed: list[list[JobRecord]] = []
         for key, jobs in command.parts:
             queue = work.tx.queue_find(key) or await work.tx.queue_open(key)
             if queue.created_at is None:
@@ -98,7 +98,7 @@ class _FlowPushing(Pushing):
             raise _taken(item.new.job_id)
 
 
-async def push_flow_on_shards(fleet: ShardedContext, command: PushFlow) -> list[list[Job]]:
+async def push_flow_on_shards(fleet: ShardedContext, command: PushFlow) -> list[list[JobRecord]]:
     """Push a flow whose queues may be on several shards. Each run of jobs on one shard is one transaction, in order.
 
     If one run is refused, the jobs before it are cancelled, except those that a worker has already: then PartlyDone
@@ -107,7 +107,7 @@ async def push_flow_on_shards(fleet: ShardedContext, command: PushFlow) -> list[
     """
     runs = [(shard, list(run)) for shard, run in groupby(command.parts, lambda part: fleet.store.place_of(part[0]))]
     _check_shards(fleet, {shard for shard, _ in runs})
-    pushed: list[list[Job]] = []
+    pushed: list[list[JobRecord]] = []
     for _, parts in runs:
         try:
             pushed += await _FlowPushing(fleet, parts, None).run()
@@ -115,7 +115,7 @@ async def push_flow_on_shards(fleet: ShardedContext, command: PushFlow) -> list[
             if len(runs) == 1:
                 raise
             raise _unknown(command, len(pushed), len(parts)) from error
-        except PenstockError as error:
+        except ServerError as error:
             left = await _cancel(fleet, command, pushed)
             if not left:
                 raise
@@ -138,12 +138,12 @@ def _check_shards(fleet: ShardedContext, shards: set[int]) -> None:
             check_shard(fleet.engines[shard], shard)
 
 
-async def _cancel(fleet: ShardedContext, command: PushFlow, pushed: Sequence[Sequence[Job]]) -> list[str]:
+async def _cancel(fleet: ShardedContext, command: PushFlow, pushed: Sequence[Sequence[JobRecord]]) -> list[str]:
     """Cancel jobs of a flow, those that need others first. Return the ids of the jobs that are still stored."""
     left = []
     for (queue, (new,)), (job,) in zip(reversed(command.parts[: len(pushed)]), reversed(pushed), strict=True):
-        cancelled: list[Job] = []
-        with contextlib.suppress(PenstockError):
+        cancelled: list[JobRecord] = []
+        with contextlib.suppress(ServerError):
             cancelled = await fleet.run(MoveBatch(queue, Arrow.CANCEL, _NOT_BEGUN, [job.id]))
         if not cancelled:
             left.append(str(new.job_id))

@@ -14,7 +14,7 @@ from penstock.engine.jobs.settle import Settlement, settle
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.core.queue import QueueKey
     from penstock.engine.context import EngineContext
     from penstock.engine.jobs.loss_alerts import LossAlert
@@ -41,7 +41,7 @@ class CheckLeases(Settlement):
 async def check_leases(engine: EngineContext, work: UnitOfWork, commands: Sequence[CheckLeases]) -> None:
     """Apply a batch of lease checks."""
 
-    def note(command: CheckLeases, _index: int, job: Job) -> None:
+    def note(command: CheckLeases, _index: int, job: JobRecord) -> None:
         if not command.alert.is_closed:
             engine.held_jobs.add(job.id, command.alert)
 

@@ -12,7 +12,7 @@ from penstock.engine.jobs.settle import Settlement, find_held, settle
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.engine.context import EngineContext
     from penstock.engine.jobs.settle import ItemOutcome
     from penstock.engine.unit_of_work import UnitOfWork
@@ -30,7 +30,7 @@ async def park(engine: EngineContext, work: UnitOfWork, commands: Sequence[Park]
     found = {job.id for command in commands for job in await _jobs(work, command)}
     counts = await work.tx.need_count(sorted(found)) if found else {}
 
-    def put(_command: Park, _index: int, job: Job) -> ItemOutcome:
+    def put(_command: Park, _index: int, job: JobRecord) -> ItemOutcome:
         if job.id not in counts or not counts[job.id].open:
             return NothingToAwait()
         work.move(job, Arrow.PARK)
@@ -39,9 +39,9 @@ async def park(engine: EngineContext, work: UnitOfWork, commands: Sequence[Park]
     await settle(engine, work, commands, put)
 
 
-async def _jobs(work: UnitOfWork, command: Park) -> list[Job]:
+async def _jobs(work: UnitOfWork, command: Park) -> list[JobRecord]:
     """Return the jobs of a command that are on this shard."""
-    found: list[Job] = []
+    found: list[JobRecord] = []
     for hold in command.holds:
         with contextlib.suppress(QueueMoving):
             job = await find_held(work, command, hold)

@@ -11,9 +11,9 @@ from penstock.core.bulk_records import BulkRecord, EntryKind
 from penstock.core.errors import InvalidInput, NameContested, NamespaceLimit, QueueFull
 from penstock.core.job import (
     NEVER_LEASED,
-    Job,
     JobFlag,
-    NewJob,
+    JobRecord,
+    JobSpec,
     Payload,
 )
 from penstock.core.lifecycle import Arrow, State
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 _SPECIAL: Final = frozenset({"job_id", "unique_key", "needs", "timestamp", "delay", "due_at", "flags"})
 
 
-def _weight_of(jobs: Sequence[NewJob]) -> int:
+def _weight_of(jobs: Sequence[JobSpec]) -> int:
     return len(jobs) + sum([len(job.data) for job in jobs]) // limits.weight_bytes
 
 
-class Push(QueueCommand[list[Job]]):
+class Push(QueueCommand[list[JobRecord]]):
     """Push jobs to a queue: all of them or, if one is refused, none.
 
     Answers one job per item, in order. If a ``job_id`` or ``unique_key`` is taken, the answer is the job that has it,
@@ -57,7 +57,7 @@ class Push(QueueCommand[list[Job]]):
     if_unknown = IfUnknown.PUSH
 
     def __init__(
-        self, queue: QueueKey, jobs: Sequence[NewJob], permit: Permit | None = None, room: int | None = None
+        self, queue: QueueKey, jobs: Sequence[JobSpec], permit: Permit | None = None, room: int | None = None
     ) -> None:
         self.queue = queue
         self.jobs = jobs
@@ -81,7 +81,7 @@ class Push(QueueCommand[list[Job]]):
         return _weight_of(jobs)
 
 
-class PushAcross(Command[list[list[Job]]]):
+class PushAcross(Command[list[list[JobRecord]]]):
     """Push jobs to several queues: all of them or, if one is refused, none. Answers the jobs of each part, in order.
 
     If a ``job_id`` is taken, the answer is the job that has it. As long as that job was never delivered, it takes over
@@ -97,7 +97,7 @@ class PushAcross(Command[list[list[Job]]]):
     if_unknown = IfUnknown.PUSH
 
     def __init__(
-        self, parts: Sequence[tuple[QueueKey, Sequence[NewJob]]], asked_ms: int, permit: Permit | None = None
+        self, parts: Sequence[tuple[QueueKey, Sequence[JobSpec]]], asked_ms: int, permit: Permit | None = None
     ) -> None:
         self.parts = parts
         self.asked_ms = asked_ms
@@ -121,7 +121,7 @@ class StagedChunk(NamedTuple):
 
     number: int
     queue: QueueKey
-    jobs: Sequence[NewJob] = ()
+    jobs: Sequence[JobSpec] = ()
     fields: AbstractSet[str] = frozenset()  #: fields that the jobs set; all other fields have their defaults
 
     @property
@@ -170,7 +170,7 @@ class Publish(Command[int]):
         return [part.queue for part in self.parts]
 
 
-class PushAgain(Command[list[Job | None]]):
+class PushAgain(Command[list[JobRecord | None]]):
     """Push jobs whose names jobs of other queues have on this shard.
 
     Answers those jobs, as a push does; None: there is none. ``asked_ms``: as for PushAcross; None: as for Push.
@@ -181,7 +181,7 @@ class PushAgain(Command[list[Job | None]]):
     grows = True
     if_unknown = IfUnknown.PUSH
 
-    def __init__(self, namespace: str, jobs: Sequence[NewJob], asked_ms: int | None) -> None:
+    def __init__(self, namespace: str, jobs: Sequence[JobSpec], asked_ms: int | None) -> None:
         self.namespace = namespace
         self.jobs = jobs
         self.asked_ms = asked_ms
@@ -268,10 +268,10 @@ async def push_across(engine: EngineContext, work: UnitOfWork, commands: Sequenc
     commands = await permitted(work, commands)
     names = ExistingJobs(work)
     await names.prefetch([(key, new) for command in commands for key, jobs in command.parts for new in jobs])
-    repeats: list[tuple[Job, NewJob]] = []
+    repeats: list[tuple[JobRecord, JobSpec]] = []
     for command in commands:
         late_ms = work.now_ms - command.asked_ms
-        pushed: list[list[Job]] = []
+        pushed: list[list[JobRecord]] = []
         if await open_queues(work, command, [key for key, _ in command.parts]) is None and command.parts:
             continue
         for key, jobs in command.parts:
@@ -283,7 +283,7 @@ async def push_across(engine: EngineContext, work: UnitOfWork, commands: Sequenc
             if not any_special(due):
                 pushed.append(make(work, queue, due))
                 continue
-            made: list[Job] = []
+            made: list[JobRecord] = []
             for new in due:
                 found, _ = await names.find_or_tell(queue, new)
                 if found is None:
@@ -301,7 +301,7 @@ async def push_across(engine: EngineContext, work: UnitOfWork, commands: Sequenc
 
 async def push_again(engine: EngineContext, work: UnitOfWork, commands: Sequence[PushAgain]) -> None:
     """Apply a batch of pushes whose names are taken."""
-    repeats: list[tuple[Job, NewJob]] = []
+    repeats: list[tuple[JobRecord, JobSpec]] = []
     for command in commands:
         number = work.tx.namespace_number(command.namespace)
         refs = [work.ref_of(new.job_id or "") for new in command.jobs]
@@ -340,16 +340,16 @@ async def permitted(work: UnitOfWork, commands: Sequence[_Permitted]) -> Sequenc
     return allowed
 
 
-def _counted_from(new: NewJob, late_ms: int) -> NewJob:
+def _counted_from(new: JobSpec, late_ms: int) -> JobSpec:
     """Count the delay of a new job from an earlier moment."""
     return msgspec.structs.replace(new, delay=max(0, new.delay - late_ms)) if new.delay else new
 
 
-async def _renew(engine: EngineContext, work: UnitOfWork, repeats: Sequence[tuple[Job, NewJob]]) -> None:
+async def _renew(engine: EngineContext, work: UnitOfWork, repeats: Sequence[tuple[JobRecord, JobSpec]]) -> None:
     """Let jobs that were never delivered take over the fields of later pushes with the same names, in order."""
     await work.flush_and_track()  # some may have been made in this batch
     await withdraw_ready(engine, work, [job for job, _ in repeats])
-    some: list[tuple[Job, NewJob]] = []
+    some: list[tuple[JobRecord, JobSpec]] = []
     size = 0
     for job, new in repeats:
         untouched = job.token == NEVER_LEASED or (job.started_at is None and not job.attempts and not job.stalls)
@@ -364,9 +364,9 @@ async def _renew(engine: EngineContext, work: UnitOfWork, repeats: Sequence[tupl
         await _take_over(work, some)
 
 
-async def _take_over(work: UnitOfWork, repeats: Sequence[tuple[Job, NewJob]]) -> None:
+async def _take_over(work: UnitOfWork, repeats: Sequence[tuple[JobRecord, JobSpec]]) -> None:
     payloads = await work.tx.payload_load({job.id for job, _ in repeats})
-    changed: dict[int, tuple[Job, Payload]] = {}
+    changed: dict[int, tuple[JobRecord, Payload]] = {}
     for job, new in repeats:
         old = payloads.get(job.id)
         if old is None:  # damaged, and moved to quarantine just now
@@ -439,14 +439,14 @@ async def _push_staged(work: UnitOfWork, parts: Sequence[StagedChunk]) -> int:
     return work.pushed - pushed
 
 
-async def push_inside(work: UnitOfWork, pushes: Sequence[tuple[Queue, NewJob]]) -> list[Job | None]:
+async def push_inside(work: UnitOfWork, pushes: Sequence[tuple[Queue, JobSpec]]) -> list[JobRecord | None]:
     """Push jobs for the server itself; None for a job whose name is taken. Earlier decisions are flushed first.
 
     A job that replaces the job with its name is answered with that job.
     """
     names = ExistingJobs(work)
     await names.prefetch([(queue.key, new) for queue, new in pushes])
-    jobs: list[Job | None] = []
+    jobs: list[JobRecord | None] = []
     for queue, new in pushes:
         if queue.created_at is None:
             await create_queue(work, queue)
@@ -459,7 +459,7 @@ async def push_inside(work: UnitOfWork, pushes: Sequence[tuple[Queue, NewJob]]) 
     return jobs
 
 
-def any_special(jobs: Sequence[NewJob]) -> bool:
+def any_special(jobs: Sequence[JobSpec]) -> bool:
     """Return whether one of the jobs has a name, needs others, or has another creation time."""
     for new in jobs:  # noqa: SIM110 - any() with a generator takes three times as long
         if new.job_id is not None or new.unique_key is not None or new.needs or new.timestamp is not None:
@@ -467,7 +467,7 @@ def any_special(jobs: Sequence[NewJob]) -> bool:
     return False
 
 
-async def make_one(work: UnitOfWork, queue: Queue, new: NewJob, names: ExistingJobs) -> Job:
+async def make_one(work: UnitOfWork, queue: Queue, new: JobSpec, names: ExistingJobs) -> JobRecord:
     """Make a job that may have to wait for others."""
     job = build_one(work, queue, new)
     needed = [found for ref in new.needs if (found := await names.resolve_any(queue, ref)) is not None]

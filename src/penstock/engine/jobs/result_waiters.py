@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
-from penstock.core.errors import JobNotFound, PenstockError, QueueMoving, TooMany
+from penstock.core.errors import JobNotFound, QueueMoving, ServerError, TooMany
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.api import JobOutcome
@@ -15,7 +15,7 @@ from penstock.engine.api import JobOutcome
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.engine.command import JobRef
     from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
@@ -101,7 +101,7 @@ class ResultWaiters:
         task.add_done_callback(self._looks.discard)
 
     async def _look_unasked(self, job_id: int) -> None:
-        with contextlib.suppress(PenstockError):  # the store has failed; all jobs are read again when it works again
+        with contextlib.suppress(ServerError):  # the store has failed; all jobs are read again when it works again
             await self._look(job_id)
 
     async def _look(self, job_id: int) -> None:
@@ -119,7 +119,7 @@ class ResultWaiters:
             if ending is not None and not future.done():
                 future.set_result(ending)
 
-    async def _ending(self, job: Job) -> JobOutcome | None:
+    async def _ending(self, job: JobRecord) -> JobOutcome | None:
         if job.state == State.COMPLETED:
             return JobOutcome(completed=True, result=await self._engine.store.result_get(job.id))
         return JobOutcome(completed=False) if job.state == State.DEAD else None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from penstock.core import limits
 from penstock.core.events import EventKind
 from penstock.core.ids import to_uuid
-from penstock.core.job import Delivery, Job, Payload, details_of, put_details
+from penstock.core.job import Delivery, JobRecord, Payload, details_of, put_details
 from penstock.core.lifecycle import Arrow
 from penstock.engine.jobs.claim import lease_ms_of
 from penstock.engine.jobs.claim_waiters import return_deliveries
@@ -91,7 +91,7 @@ async def _serve(engine: EngineContext, work: UnitOfWork, key: QueueKey, newcome
 
 
 async def _deal(
-    engine: EngineContext, work: UnitOfWork, queue: Queue, claims: Iterable[Claim], jobs: Sequence[tuple[Job, Payload]]
+    engine: EngineContext, work: UnitOfWork, queue: Queue, claims: Iterable[Claim], jobs: Sequence[tuple[JobRecord, Payload]]
 ) -> tuple[set[Claim], int]:
     """Lease jobs to the claims of a queue, in order. Return the claims that got some, and the number of jobs."""
     served: set[Claim] = set()
@@ -133,7 +133,7 @@ def _turn_away(engine: EngineContext, work: UnitOfWork, newcomers: Iterable[Clai
 
 async def _next_jobs(
     work: UnitOfWork, queue: Queue, limit: int, callers: Iterable[Claim], store: Capabilities
-) -> tuple[list[tuple[Job, Payload]], bool]:
+) -> tuple[list[tuple[JobRecord, Payload]], bool]:
     """Read as many jobs as the claims want and the queue may give. Return also whether the next batch should read more."""
     if not store.is_shared:  # otherwise another server may have pushed jobs that our counts do not include yet
         limit = min(limit, work.tx.counts(queue).waiting)
@@ -174,7 +174,7 @@ async def _publish_hit(engine: EngineContext, work: UnitOfWork, queue: Queue, al
             work.after_commit.append(publish)
 
 
-def _lease(work: UnitOfWork, queue: Queue, caller: Claim, jobs: Sequence[Job]) -> None:
+def _lease(work: UnitOfWork, queue: Queue, caller: Claim, jobs: Sequence[JobRecord]) -> None:
     """Lease jobs to a claim."""
     if caller.owner is None:
         plain = [job for job in jobs if job.details is None]

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from penstock.core import limits
-from penstock.core.errors import JobNotFound, PenstockError, QueueMoving, StaleLease, WrongState
-from penstock.core.job import DeathReason, Job, JobFlag, details_of, put_details
+from penstock.core.errors import JobNotFound, QueueMoving, ServerError, StaleLease, WrongState
+from penstock.core.job import DeathReason, JobFlag, JobRecord, details_of, put_details
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.retry import after_failure
 from penstock.engine.command import Command, IfUnknown, Lane
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.engine.unit_of_work import UnitOfWork
 
 #: Outcome of one item of a batch: None if it was done, else the reason.
-ItemOutcome = PenstockError | None
+ItemOutcome = ServerError | None
 #: Outcomes which mean that the job does not have this lease any more.
 LEASE_GONE: Final = (JobNotFound, StaleLease, WrongState)
 
@@ -196,9 +196,9 @@ class ReportProgress(Settlement):
 
 async def ack(engine: EngineContext, work: UnitOfWork, commands: Sequence[Ack]) -> None:
     """Apply a batch of acknowledgements."""
-    repeating: list[Job] = []
+    repeating: list[JobRecord] = []
 
-    def finish(command: Ack, index: int, job: Job) -> None:
+    def finish(command: Ack, index: int, job: JobRecord) -> None:
         result = command.results[index]
         complete(work, job, remove=command.removes is not None and command.removes[index])
         if result is not None:
@@ -212,7 +212,7 @@ async def ack(engine: EngineContext, work: UnitOfWork, commands: Sequence[Ack]) 
     work.timings.append((engine.stats.ack_time, len(commands)))
 
 
-def complete(work: UnitOfWork, job: Job, *, remove: bool = False) -> None:
+def complete(work: UnitOfWork, job: JobRecord, *, remove: bool = False) -> None:
     """Complete an active job. If the job repeats, the caller pushes its successor. ``remove``: see Ack."""
     work.completed += 1
     if remove or job.flags & JobFlag.REMOVE_ON_COMPLETE:
@@ -223,7 +223,7 @@ def complete(work: UnitOfWork, job: Job, *, remove: bool = False) -> None:
             work.drop_payload(job)
 
 
-def complete_all(work: UnitOfWork, jobs: Sequence[Job]) -> None:
+def complete_all(work: UnitOfWork, jobs: Sequence[JobRecord]) -> None:
     """Complete several active jobs: see ``complete``."""
     kept = [job for job in jobs if not job.flags & JobFlag.REMOVE_ON_COMPLETE]
     if kept:
@@ -239,7 +239,7 @@ def complete_all(work: UnitOfWork, jobs: Sequence[Job]) -> None:
 async def nack(engine: EngineContext, work: UnitOfWork, commands: Sequence[Nack]) -> None:
     """Apply a batch of failures."""
 
-    def count(command: Nack, _index: int, job: Job) -> None:
+    def count(command: Nack, _index: int, job: JobRecord) -> None:
         count_failure(
             work,
             job,
@@ -256,7 +256,7 @@ async def nack(engine: EngineContext, work: UnitOfWork, commands: Sequence[Nack]
 
 def count_failure(
     work: UnitOfWork,
-    job: Job,
+    job: JobRecord,
     error: str | None,
     *,
     final: bool = False,
@@ -297,7 +297,7 @@ def _shortened(stack: Sequence[str], lines_max: int | None) -> list[str]:
 async def renew(engine: EngineContext, work: UnitOfWork, commands: Sequence[Renew]) -> None:
     """Apply a batch of heartbeats and extensions."""
 
-    def extend(command: Renew, index: int, job: Job) -> None:
+    def extend(command: Renew, index: int, job: JobRecord) -> None:
         lease_ms = command.leases_ms[index]
         if lease_ms is None:
             work.move(job, Arrow.HEARTBEAT)
@@ -310,7 +310,7 @@ async def renew(engine: EngineContext, work: UnitOfWork, commands: Sequence[Rene
 async def release(engine: EngineContext, work: UnitOfWork, commands: Sequence[Release]) -> None:
     """Apply a batch of releases."""
 
-    def give_back(command: Release, _index: int, job: Job) -> None:
+    def give_back(command: Release, _index: int, job: JobRecord) -> None:
         if not command.delay_ms:
             work.move(job, Arrow.RELEASE)
             return
@@ -325,9 +325,9 @@ async def release(engine: EngineContext, work: UnitOfWork, commands: Sequence[Re
 
 async def requeue(engine: EngineContext, work: UnitOfWork, commands: Sequence[Requeue]) -> None:
     """Apply a batch of jobs that are given back. Jobs that go to the front together keep their order."""
-    to_front: list[Job] = []
+    to_front: list[JobRecord] = []
 
-    def put(command: Requeue, _index: int, job: Job) -> None:
+    def put(command: Requeue, _index: int, job: JobRecord) -> None:
         if command.arrow is Arrow.RETURN:
             to_front.append(job)
             return
@@ -346,7 +346,7 @@ async def requeue(engine: EngineContext, work: UnitOfWork, commands: Sequence[Re
 async def report_progress(engine: EngineContext, work: UnitOfWork, commands: Sequence[ReportProgress]) -> None:
     """Apply a batch of progress reports."""
 
-    def note(command: ReportProgress, _index: int, job: Job) -> None:
+    def note(command: ReportProgress, _index: int, job: JobRecord) -> None:
         details = details_of(job)
         details.progress_message = command.message
         put_details(job, details)
@@ -356,7 +356,7 @@ async def report_progress(engine: EngineContext, work: UnitOfWork, commands: Seq
 
 
 async def settle(
-    engine: EngineContext, work: UnitOfWork, commands: Sequence[S], act: Callable[[S, int, Job], ItemOutcome]
+    engine: EngineContext, work: UnitOfWork, commands: Sequence[S], act: Callable[[S, int, JobRecord], ItemOutcome]
 ) -> None:
     """Act on every job whose lease is valid, and return for the others why not. ``act`` may return why it did nothing."""
     await work.prefetch([hold.ref for command in commands for hold in command.holds])
@@ -378,14 +378,14 @@ async def settle(
         work.answer(command, outcomes)
 
 
-async def find_held(work: UnitOfWork, command: Settlement, hold: LeaseRef) -> Job | None:
+async def find_held(work: UnitOfWork, command: Settlement, hold: LeaseRef) -> JobRecord | None:
     """Find the job of a hold, if it is here and the caller may know it. Raises QueueMoving."""
     if command.namespace is not None:
         return await work.find(command.namespace, hold.ref)
     return None if isinstance(hold.ref, str) else await work.known(hold.ref, command.may)
 
 
-def _why_not(job: Job | None, hold: LeaseRef) -> ItemOutcome:
+def _why_not(job: JobRecord | None, hold: LeaseRef) -> ItemOutcome:
     if job is None:
         return JobNotFound()
     if job.state != State.ACTIVE:

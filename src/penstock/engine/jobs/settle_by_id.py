@@ -20,7 +20,7 @@ from penstock.engine.jobs.settle import complete_all, count_failure
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.core.queue import QueueKey
     from penstock.engine.command import JobRef
     from penstock.engine.context import EngineContext
@@ -88,7 +88,7 @@ class RenewById(ById):
 async def renew_by_id(engine: EngineContext, work: UnitOfWork, commands: Sequence[RenewById]) -> None:
     """Apply a batch of heartbeats."""
 
-    def renew(receipt: ClaimedJob, job: Job) -> ItemOutcome:
+    def renew(receipt: ClaimedJob, job: JobRecord) -> ItemOutcome:
         if job.state != _ACTIVE:
             return _not_in_hand(job)
         engine.handed.begin(work, job)
@@ -104,7 +104,7 @@ async def renew_by_id(engine: EngineContext, work: UnitOfWork, commands: Sequenc
 async def ack_by_id(engine: EngineContext, work: UnitOfWork, commands: Sequence[AckById]) -> None:
     """Apply a batch of acknowledgements."""
     find = await _finder(work, commands)
-    done: dict[int, Job] = {}
+    done: dict[int, JobRecord] = {}
     for command in commands:
         outcomes: list[ItemOutcome] = []
         for receipt in command.receipts:
@@ -140,13 +140,15 @@ async def ack_by_id(engine: EngineContext, work: UnitOfWork, commands: Sequence[
 async def nack_by_id(engine: EngineContext, work: UnitOfWork, commands: Sequence[NackById]) -> None:
     """Apply a batch of failures."""
 
-    def fail(receipt: ClaimedJob, job: Job) -> ItemOutcome:
+    def fail(receipt: ClaimedJob, job: JobRecord) -> ItemOutcome:
         return _fail(engine, work, job, receipt.error)
 
     await _answer_each(work, commands, fail)
 
 
-async def _answer_each(work: UnitOfWork, commands: Sequence[ById], act: Callable[[ClaimedJob, Job], ItemOutcome]) -> None:
+async def _answer_each(
+    work: UnitOfWork, commands: Sequence[ById], act: Callable[[ClaimedJob, JobRecord], ItemOutcome]
+) -> None:
     """Act on every job that is in the given queue. Answer each command with one outcome per receipt."""
     find = await _finder(work, commands)
     for command in commands:
@@ -162,7 +164,7 @@ async def _answer_each(work: UnitOfWork, commands: Sequence[ById], act: Callable
         work.answer(command, outcomes)
 
 
-def _fail(engine: EngineContext, work: UnitOfWork, job: Job, error: str | None) -> ItemOutcome:
+def _fail(engine: EngineContext, work: UnitOfWork, job: JobRecord, error: str | None) -> ItemOutcome:
     if job.state == _ACTIVE:
         engine.handed.begin(work, job)
         count_failure(work, job, error)
@@ -176,7 +178,7 @@ def _fail(engine: EngineContext, work: UnitOfWork, job: Job, error: str | None) 
     return None
 
 
-async def _finder(work: UnitOfWork, commands: Sequence[ById]) -> Callable[[ClaimedJob], Job | QueueMoving | None]:
+async def _finder(work: UnitOfWork, commands: Sequence[ById]) -> Callable[[ClaimedJob], JobRecord | QueueMoving | None]:
     """Read all jobs of the commands. The returned function gives each job, if it is in the given queue.
 
     QueueMoving: that queue is on another shard.
@@ -191,7 +193,7 @@ async def _finder(work: UnitOfWork, commands: Sequence[ById]) -> Callable[[Claim
         if work.is_elsewhere(key):
             strange.add(key)
 
-    def find(receipt: ClaimedJob) -> Job | QueueMoving | None:
+    def find(receipt: ClaimedJob) -> JobRecord | QueueMoving | None:
         if receipt.queue in strange:
             return QueueMoving()
         job = work.cached(receipt.id)
@@ -206,12 +208,12 @@ def _not_there(receipt: ClaimedJob) -> JobNotFound:
     )
 
 
-def _was_lost(job: Job) -> bool:
+def _was_lost(job: JobRecord) -> bool:
     """Return whether a lease of the job expired, and no worker has claimed or settled the job since."""
     return job.stalls > 0 and job.state in (State.WAITING, State.DELAYED)
 
 
-def _not_in_hand(job: Job) -> WrongState:
+def _not_in_hand(job: JobRecord) -> WrongState:
     state = State(job.state)
     if state is State.DEAD:
         return WrongState(state.label, f"Message {job.id} is in the dead letter queue. Delete it there.")

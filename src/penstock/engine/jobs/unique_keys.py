@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.core.job import Job, unique_key_is_over
+from penstock.core.job import JobRecord, unique_key_is_over
 from penstock.engine.command import QueueCommand
 from penstock.engine.prefetch.commands import withdraw_ready
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.engine.unit_of_work import UnitOfWork
 
 
-class UniqueKey(QueueCommand[Job | None]):
+class UniqueKey(QueueCommand[JobRecord | None]):
     """Return the unfinished job that has a unique key in a queue; None if there is none.
 
     ``free``: the key is taken from that job, so that another job may have it. ``only``: do so only if the job has this

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.dependencies import Afar
-    from penstock.core.job import Dedup, Job, NewJob
+    from penstock.core.job import Dedup, JobRecord, JobSpec
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.command import JobRef
     from penstock.engine.unit_of_work import UnitOfWork
@@ -29,13 +29,13 @@ class ExistingJobs:
 
     def __init__(self, work: UnitOfWork) -> None:
         self._work = work
-        self._custom: dict[tuple[int, str], Job] = {}
-        self._unique: dict[tuple[int, str], Job] = {}
-        self._holders: dict[tuple[int, str], Job | None] = {}  #: of unique keys in the store that were looked up
-        self._unread: dict[QueueKey, list[NewJob]] = {}  #: jobs that ``prefetch`` left out: their queue was not open
+        self._custom: dict[tuple[int, str], JobRecord] = {}
+        self._unique: dict[tuple[int, str], JobRecord] = {}
+        self._holders: dict[tuple[int, str], JobRecord | None] = {}  #: of unique keys in the store that were looked up
+        self._unread: dict[QueueKey, list[JobSpec]] = {}  #: jobs that ``prefetch`` left out: their queue was not open
         self.afar: dict[JobRef, Afar] = {}  #: jobs of other shards that the current command needs
 
-    async def prefetch(self, jobs: Sequence[tuple[QueueKey, NewJob]]) -> None:
+    async def prefetch(self, jobs: Sequence[tuple[QueueKey, JobSpec]]) -> None:
         """Read all jobs at once that new jobs name, so that the next steps need no reads."""
         tx = self._work.tx
         refs: list[JobRef] = []
@@ -73,7 +73,7 @@ class ExistingJobs:
         if unread:
             await self.prefetch([(queue.key, new) for new in unread])
 
-    async def check(self, queue: Queue, jobs: Sequence[NewJob], earlier: set[str] | None = None) -> None:
+    async def check(self, queue: Queue, jobs: Sequence[JobSpec], earlier: set[str] | None = None) -> None:
         """Refuse jobs that cannot be pushed: see each error.
 
         Refused are: a custom id in the format of Penstock's ids, unless it names a job, because such a job could not
@@ -102,16 +102,16 @@ class ExistingJobs:
             if new.job_id is not None:
                 earlier.add(new.job_id)
 
-    async def resolve(self, queue: Queue, ref: int | str) -> Job | None:
+    async def resolve(self, queue: Queue, ref: int | str) -> JobRecord | None:
         """Return the job that a dependency names: made earlier in this batch, or stored."""
         made = self._custom.get((queue.namespace_number, ref)) if isinstance(ref, str) else None
         return made or await self._work.find(queue.key.namespace, ref)
 
-    async def resolve_any(self, queue: Queue, ref: int | str) -> Job | Afar | None:
+    async def resolve_any(self, queue: Queue, ref: int | str) -> JobRecord | Afar | None:
         """Return the job that a dependency names, on this shard or another."""
         return self.afar.get(ref) or await self.resolve(queue, ref)
 
-    async def find(self, queue: Queue, new: NewJob) -> tuple[Job | None, bool]:
+    async def find(self, queue: Queue, new: JobSpec) -> tuple[JobRecord | None, bool]:
         """Find the job that has one of the new job's names. Return it, and whether the new job has replaced it."""
         if new.job_id is not None:
             made = self._custom.get((queue.namespace_number, new.job_id))
@@ -126,7 +126,7 @@ class ExistingJobs:
             return None, False
         return holder, new.dedup is not None and self._duplicate(holder, new, new.dedup)
 
-    async def find_or_tell(self, queue: Queue, new: NewJob) -> tuple[Job | None, bool]:
+    async def find_or_tell(self, queue: Queue, new: JobSpec) -> tuple[JobRecord | None, bool]:
         """Do the same as ``find`` for a job that is pushed now. If another job keeps its unique key, this is journaled."""
         found, replaced = await self.find(queue, new)
         if found is not None and new.unique_key is not None and not replaced:
@@ -135,7 +135,7 @@ class ExistingJobs:
                 self._work.tell_of(EventKind.JOB_DUPLICATED, found)
         return found, replaced
 
-    async def _holder(self, queue: Queue, unique_key: str) -> Job | None:
+    async def _holder(self, queue: Queue, unique_key: str) -> JobRecord | None:
         key = (queue.number, unique_key)
         made = self._unique.get(key)
         if made is not None:
@@ -153,7 +153,7 @@ class ExistingJobs:
         if over:
             await self._free_keys(over)
 
-    async def _free_keys(self, holders: Sequence[Job]) -> None:
+    async def _free_keys(self, holders: Sequence[JobRecord]) -> None:
         """Take the unique keys from jobs whose time to hold them is over."""
         await self._work.flush_and_track()
         for holder in holders:
@@ -162,7 +162,7 @@ class ExistingJobs:
             holder.unique_key = None
         await self._work.tx.job_rewrite(holders)
 
-    def _duplicate(self, holder: Job, new: NewJob, dedup: Dedup) -> bool:
+    def _duplicate(self, holder: JobRecord, new: JobSpec, dedup: Dedup) -> bool:
         """Handle a duplicate as its options say. Return whether it has replaced the job that has its key."""
         work = self._work
         if dedup.replace and not new.needs and holder.state in (State.WAITING, State.DELAYED):
@@ -175,7 +175,7 @@ class ExistingJobs:
             work.touch(holder)
         return False
 
-    def keep(self, job: Job) -> Job:
+    def keep(self, job: JobRecord) -> JobRecord:
         """Record the names of a job that was just made, and the job: a later one of the batch may change it."""
         self._work.track(job)
         if job.custom_id is not None:
@@ -185,7 +185,7 @@ class ExistingJobs:
         return job
 
 
-def _replace(work: UnitOfWork, job: Job, new: NewJob) -> None:
+def _replace(work: UnitOfWork, job: JobRecord, new: JobSpec) -> None:
     """Replace the content of a job that no worker has, as if it were new. Its id and the jobs that need it stay."""
     before = details_of(job)
     moments = moments_of(new, work.now_ms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, JobNotFound, JobQuarantined, PenstockError, StaleLease, WrongState
+from penstock.core.errors import InvalidInput, JobNotFound, JobQuarantined, ServerError, StaleLease, WrongState
 from penstock.core.job import DeathReason, Payload, details_of, put_details, unique_key_is_over
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command
@@ -14,7 +14,7 @@ from penstock.store.contract import LogEntry
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.engine.command import JobRef
     from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
@@ -96,13 +96,13 @@ async def move_job(_engine: EngineContext, work: UnitOfWork, commands: Sequence[
             if command.token is not None and job.state == State.ACTIVE and job.token != command.token:
                 raise StaleLease
             await follow(work, job, command.arrow, command.value)
-        except PenstockError as error:
+        except ServerError as error:
             work.refuse(command, error)
         else:
             work.answer(command, None)
 
 
-async def follow(work: UnitOfWork, job: Job, arrow: Arrow, value: int = 0) -> None:
+async def follow(work: UnitOfWork, job: JobRecord, arrow: Arrow, value: int = 0) -> None:
     """Apply a transition to a job, and do what it needs besides the effects in the lifecycle."""
     if arrow in _DELAYING:
         value += work.now_ms
@@ -117,7 +117,7 @@ async def follow(work: UnitOfWork, job: Job, arrow: Arrow, value: int = 0) -> No
         await work.drop_result(job)
 
 
-async def _check_unique(work: UnitOfWork, job: Job) -> None:
+async def _check_unique(work: UnitOfWork, job: JobRecord) -> None:
     """Check that a job that becomes unfinished again can have its unique key: another job may have it by now."""
     if job.unique_key is None or job.state not in (State.DEAD, State.COMPLETED):
         return
@@ -139,14 +139,14 @@ async def edit_data(_engine: EngineContext, work: UnitOfWork, commands: Sequence
                 raise JobQuarantined
             _check_size(job, command.data)
             work.move(job, Arrow.EDIT, len(command.data))
-        except PenstockError as error:
+        except ServerError as error:
             work.refuse(command, error)
         else:
             await work.tx.payload_save([(job, Payload(command.data, old.options))])
             work.answer(command, None)
 
 
-def _check_size(job: Job, data: bytes) -> None:
+def _check_size(job: JobRecord, data: bytes) -> None:
     size_limit = details_of(job).size_limit
     if size_limit is not None and len(data) > size_limit:
         raise InvalidInput(f"Job data too large: {len(data)} bytes, and the job's sizeLimit is {size_limit}")
@@ -157,7 +157,7 @@ async def add_log(_engine: EngineContext, work: UnitOfWork, commands: Sequence[A
     for command in commands:
         try:
             job = await _existing(work, command)
-        except PenstockError as error:
+        except ServerError as error:
             work.refuse(command, error)
         else:
             work.tx.queue_touch(work.queue_of(job))  # so that no job gets a line after it was copied to another shard
@@ -174,7 +174,7 @@ async def clear_log(_engine: EngineContext, work: UnitOfWork, commands: Sequence
     for command in commands:
         try:
             job = await _existing(work, command)
-        except PenstockError as error:
+        except ServerError as error:
             work.refuse(command, error)
         else:
             work.tx.queue_touch(work.queue_of(job))
@@ -182,7 +182,7 @@ async def clear_log(_engine: EngineContext, work: UnitOfWork, commands: Sequence
             work.answer(command, None)
 
 
-async def _existing(work: UnitOfWork, command: MoveJob | EditData | AddLog | ClearLog) -> Job:
+async def _existing(work: UnitOfWork, command: MoveJob | EditData | AddLog | ClearLog) -> JobRecord:
     job = await work.find(command.namespace, command.ref)
     if job is None:
         raise JobNotFound

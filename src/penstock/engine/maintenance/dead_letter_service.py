@@ -17,7 +17,7 @@ from penstock.store.contract import Place, Selection
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.core.queue import DlqConfig, Queue, QueueKey
     from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
@@ -104,7 +104,7 @@ async def auto_revive(_engine: EngineContext, work: UnitOfWork, commands: Sequen
         work.answer(command, waiting)
 
 
-async def _revive_once(work: UnitOfWork, job: Job, rule: DlqConfig) -> None:
+async def _revive_once(work: UnitOfWork, job: JobRecord, rule: DlqConfig) -> None:
     details = details_of(job)
     if details.auto_retries < rule.max_auto_retries:
         await follow(work, job, Arrow.REVIVE)

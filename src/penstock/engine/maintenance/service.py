@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import ServerError
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.queues.admin import move_many
 
@@ -89,7 +89,7 @@ class PeriodicService:
     async def _round(self) -> None:
         try:
             await self.run_once()
-        except PenstockError as error:
+        except ServerError as error:
             log.warning(
                 "housekeeping was interrupted and goes on in the next round", keeper=type(self).__name__, error=str(error)
             )

@@ -9,7 +9,7 @@ import structlog
 
 from penstock.core import limits
 from penstock.core.clock import settle
-from penstock.core.errors import FastPathFailed, PenstockError
+from penstock.core.errors import FastPathFailed, ServerError
 from penstock.engine.prefetch.commands import TakeBack
 from penstock.engine.prefetch.prefetcher import Prefetcher
 from penstock.engine.prefetch.unconfirmed_leases import At, UnconfirmedLease
@@ -66,7 +66,7 @@ class ClaimQueue:
                     self._path.failed()
                     self._leave_to_the_database(claims)
                     return
-                except PenstockError as error:  # the database has failed
+                except ServerError as error:  # the database has failed
                     for claim, _ in claims:
                         if not claim.future.done():
                             claim.future.set_exception(error)
@@ -132,7 +132,7 @@ class ClaimQueue:
                 return (await self._pop(missing, lease_ms))[0]
         except FastPathFailed:
             self._path.failed()
-        except PenstockError:  # the database has failed: the next claim gets the error
+        except ServerError:  # the database has failed: the next claim gets the error
             pass
         return []
 

@@ -14,7 +14,7 @@ from penstock.engine.command import Command, QueueCommand
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.core.queue import Queue, QueueKey, QueueSettings
     from penstock.engine.context import EngineContext
     from penstock.engine.prefetch.unconfirmed_leases import UnconfirmedLease
@@ -117,11 +117,11 @@ class Look(Command[None]):
     __slots__ = ()
 
 
-async def withdraw_ready(engine: EngineContext, work: UnitOfWork, jobs: Iterable[Job | None]) -> None:
+async def withdraw_ready(engine: EngineContext, work: UnitOfWork, jobs: Iterable[JobRecord | None]) -> None:
     """Remove jobs from their ready lists before they are changed by id. They get their old positions back."""
     if engine.fast is None:
         return
-    aside: dict[int, list[Job]] = {}
+    aside: dict[int, list[JobRecord]] = {}
     for job in jobs:
         if job is not None and job.state == State.ACTIVE and job.started_at is None and job.token not in engine.handed:
             aside.setdefault(job.queue, []).append(job)
@@ -177,7 +177,7 @@ async def _set_aside(work: UnitOfWork, command: Prefetch, queue: Queue, epoch: i
     return SetAside([], lists.generation, None)
 
 
-async def _still_here(work: UnitOfWork, job_id: int) -> Job | None:
+async def _still_here(work: UnitOfWork, job_id: int) -> JobRecord | None:
     """Return a job, unless its queue is moving to another shard. There its lease expires, or its worker settles it."""
     try:
         return await work.known(job_id)

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine
 
     from penstock.core.clock import Clock
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.core.queue import QueueKey
     from penstock.engine.context import EngineContext
     from penstock.engine.jobs.claim import Claim
     from penstock.engine.prefetch.unconfirmed_leases import UnconfirmedLeases
-    from penstock.store.redis.ready_lists import ReadyLists
+    from penstock.store.redis.ready_lists import RedisReadyLists
 
 
 class HotQueue(Protocol):
@@ -39,7 +39,7 @@ class CacheContext(Protocol):
         """The clock of the engine."""
 
     @property
-    def lists(self) -> ReadyLists:
+    def lists(self) -> RedisReadyLists:
         """The lists in Redis."""
 
     @property
@@ -66,7 +66,7 @@ class CacheContext(Protocol):
     def forget(self, line: HotQueue, /) -> None:
         """Record that a queue is not hot any more."""
 
-    def lease_of(self, key: QueueKey, asked_ms: int, job: Job, /) -> int:
+    def lease_of(self, key: QueueKey, asked_ms: int, job: JobRecord, /) -> int:
         """Return the length of the lease (ms) of a job for a claim that asked for ``asked_ms``."""
 
     def count(self, given: int, /) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core import limits
 from penstock.core.clock import pause
-from penstock.core.errors import FastPathFailed, PenstockError
+from penstock.core.errors import FastPathFailed, ServerError
 from penstock.engine.prefetch.commands import Prefetch, TakeBack
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Prefetcher:
                 found = await path.engine.run(
                     Prefetch(self._key, count, self._lease_ms + limits.fast_margin_ms, is_empty=is_empty)
                 )
-        except PenstockError:
+        except ServerError:
             await path.lists.unlock(path.generation, self._number, holder)
             raise
         self.epoch = found.epoch

@@ -11,7 +11,7 @@ import structlog
 
 from penstock.core import limits
 from penstock.core.breaker import Breaker
-from penstock.core.errors import FastPathFailed, PenstockError
+from penstock.core.errors import FastPathFailed, ServerError
 from penstock.core.ids import random_name
 from penstock.engine.jobs.claim import Claim, lease_ms_of
 from penstock.engine.prefetch.claim_queue import ClaimQueue
@@ -23,13 +23,13 @@ from penstock.store.redis.ready_lists import place_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
 
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.command import Command, Submit
     from penstock.engine.context import EngineContext
     from penstock.engine.prefetch.context import HotQueue
     from penstock.engine.unit_of_work import UnitOfWork
-    from penstock.store.redis.ready_lists import ReadyLists
+    from penstock.store.redis.ready_lists import RedisReadyLists
 
 log = structlog.get_logger("penstock.fast")
 
@@ -40,7 +40,7 @@ class ReadyCache:
     ``hot_jobs``: a queue is hot if so many jobs were claimed within a second, and still wait.
     """
 
-    def __init__(self, engine: EngineContext, lists: ReadyLists, *, hot_jobs: int) -> None:
+    def __init__(self, engine: EngineContext, lists: RedisReadyLists, *, hot_jobs: int) -> None:
         self._hot_jobs = hot_jobs
         self.engine = engine
         self.lists = lists
@@ -85,7 +85,7 @@ class ReadyCache:
         lease_ms = lease_ms_of(queue, claim.lease_ms)
         return lease_ms if 0 < lease_ms <= limits.fast_lease_ms_max else None
 
-    def lease_of(self, key: QueueKey, asked_ms: int, job: Job) -> int:
+    def lease_of(self, key: QueueKey, asked_ms: int, job: JobRecord) -> int:
         """Return the length of the lease (ms) of a job for a claim. ``asked_ms``: the length that the claim asked for."""
         queue = self.engine.store.queue_find(key)
         return asked_ms if queue is None else lease_ms_of(queue, asked_ms, job)
@@ -144,7 +144,7 @@ class ReadyCache:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, PenstockError):
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, ServerError):
             log.error("a task of the fast path failed", task=task.get_name(), exc_info=error)
 
     def put_back(self, claim: Claim) -> None:
@@ -245,7 +245,7 @@ class ReadyCache:
 
     # Taking back.
 
-    async def pull_out(self, generation: int, queue: int, jobs: Sequence[Job]) -> set[int]:
+    async def pull_out(self, generation: int, queue: int, jobs: Sequence[JobRecord]) -> set[int]:
         """Take some jobs off a ready list; return the ids of those that were on it.
 
         If Redis fails, a worker may have them.
@@ -267,7 +267,7 @@ class ReadyCache:
                 await self.take_back(queue.number, self.engine.hot.get(queue.number), soon=soon, then=then)
             except FastPathFailed:
                 self.failed()
-            except PenstockError as error:  # the database has failed: the leases of the jobs expire
+            except ServerError as error:  # the database has failed: the leases of the jobs expire
                 log.warning("the jobs of a ready list could not be taken back", queue=key, error=str(error))
 
     async def take_back(
@@ -340,7 +340,7 @@ class ReadyCache:
         try:
             if await self.engine.run(Abandon(self.generation)):
                 log.warning("the ready lists are given up; their jobs return to the queues", generation=self.generation)
-        except PenstockError:
+        except ServerError:
             pass  # the leases of the jobs that were set aside expire
         finally:
             self._giving_up = None
@@ -372,7 +372,7 @@ class ReadyCache:
         self._recovery.close()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        with contextlib.suppress(PenstockError):
+        with contextlib.suppress(ServerError):
             await self.daemon.note(limits.HOUR_MS)
         if self._giving_up is not None:
             await asyncio.gather(self._giving_up, return_exceptions=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core import limits
 from penstock.core.clock import pause
-from penstock.core.errors import PenstockError
+from penstock.core.errors import ServerError
 from penstock.engine.prefetch.commands import Reclaim
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Recovery:
             while not self._closed:
                 try:
                     await self._path.engine.run(Reclaim())
-                except PenstockError:  # the claims get the error when they are run
+                except ServerError:  # the claims get the error when they are run
                     break
                 self._let_go(self._path.lost)
                 if not self._held:

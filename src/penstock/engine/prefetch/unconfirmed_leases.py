@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.core.ids import time_of
 
 if TYPE_CHECKING:
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.engine.unit_of_work import UnitOfWork
 
 
@@ -60,7 +60,7 @@ class UnconfirmedLeases:
         """Remove a lease that the database knows."""
         self._by_token.pop(token, None)
 
-    def begin(self, work: UnitOfWork, job: Job) -> None:
+    def begin(self, work: UnitOfWork, job: JobRecord) -> None:
         """Record the lease of a job that its worker settles or renews, if the job was set aside: start and length."""
         if job.started_at is not None:
             return

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.core import limits
-from penstock.core.errors import PartlyDone, PenstockError, WrongState
+from penstock.core.errors import PartlyDone, ServerError, WrongState
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State, sources
 from penstock.engine.command import QueueCommand
@@ -23,7 +23,7 @@ from penstock.store.contract import Place, Selection
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.core.queue import QueueKey, QueueSettings
     from penstock.engine.api import EngineApi
     from penstock.engine.command import JobRef
@@ -67,7 +67,7 @@ class Configure(QueueCommand[None]):
         self.note = note
 
 
-class MoveBatch(QueueCommand[list["Job"]]):
+class MoveBatch(QueueCommand[list["JobRecord"]]):
     """Apply a transition to those of some jobs of a queue that are still in one of the given states. Answers these jobs."""
 
     __slots__ = ("arrow", "ids", "states")
@@ -106,7 +106,7 @@ async def configure(_engine: EngineContext, work: UnitOfWork, commands: Sequence
         try:
             queue = await work.tx.queue_open(command.queue)
             settings = command.change(queue.settings)
-        except PenstockError as error:
+        except ServerError as error:
             work.refuse(command, error)
             continue
         await work.tx.queue_save(queue, settings, queue.created_at)
@@ -119,7 +119,7 @@ async def configure(_engine: EngineContext, work: UnitOfWork, commands: Sequence
 async def move_batch(_engine: EngineContext, work: UnitOfWork, commands: Sequence[MoveBatch]) -> None:
     """Apply a batch of slices."""
     for command in commands:
-        moved: list[Job] = []
+        moved: list[JobRecord] = []
         queue = work.tx.queue_find(command.queue)
         if queue is not None:
             await work.prefetch(command.ids)
@@ -172,7 +172,7 @@ async def move_many(
     limit: int | None = None,
     before_ms: int | None = None,
     up_to_id: int | None = None,
-    moved: Callable[[list[Job]], None] | None = None,
+    moved: Callable[[list[JobRecord]], None] | None = None,
     goes_on: Callable[[], bool] = lambda: True,
 ) -> int:
     """Apply a transition to many jobs of a queue, slice by slice, oldest first; return how many.
@@ -194,7 +194,7 @@ async def move_many(
                     moved(done)
             if left:
                 break
-    except PenstockError as error:
+    except ServerError as error:
         if count == 0:
             raise
         raise PartlyDone(f"Interrupted after {count} jobs, the others are unchanged: {error}") from error
@@ -234,10 +234,10 @@ async def drain(engine: EngineApi, queue: QueueKey) -> int:
     return count
 
 
-async def clean(engine: EngineApi, queue: QueueKey, grace_ms: int, states: tuple[State, ...], limit: int) -> list[Job]:
+async def clean(engine: EngineApi, queue: QueueKey, grace_ms: int, states: tuple[State, ...], limit: int) -> list[JobRecord]:
     """Remove up to ``limit`` jobs older than a grace period, and return them."""
     before = engine.clock.now_ms() - grace_ms if grace_ms > 0 else None
-    removed: list[Job] = []
+    removed: list[JobRecord] = []
     await move_many(engine, queue, Arrow.CLEAN, states=states, limit=limit, before_ms=before, moved=removed.extend)
     note = {"states": [state.value for state in states], "count": len(removed)}
     await engine.run(Announce(queue, EventKind.QUEUE_CLEANED, note))

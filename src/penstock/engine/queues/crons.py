@@ -14,9 +14,9 @@ import msgspec
 
 from penstock.core import limits
 from penstock.core.cron import UNNUMBERED, CronRecord
-from penstock.core.errors import CronNotFound, InvalidInput, PenstockError, QueueMoving, RowChanged, TooMany
+from penstock.core.errors import CronNotFound, InvalidInput, QueueMoving, RowChanged, ServerError, TooMany
 from penstock.core.events import EventKind
-from penstock.core.job import NewJob
+from penstock.core.job import JobSpec
 from penstock.core.queue import QueueKey
 from penstock.engine.command import Command
 from penstock.engine.jobs.push import push_inside
@@ -230,7 +230,7 @@ def _why_skipped(engine: EngineContext, cron: CronRecord, queue: Queue) -> str |
     return NO_WORKER
 
 
-def _job(cron: CronRecord, data: bytes) -> NewJob:
+def _job(cron: CronRecord, data: bytes) -> JobSpec:
     plan, job = cron.plan, cron.plan.job
     options: dict[str, object] = {}
     if job.tags:
@@ -239,7 +239,7 @@ def _job(cron: CronRecord, data: bytes) -> NewJob:
         options["dedup"] = plan.dedup
     if job.name is not None:
         options["name"] = job.name
-    return NewJob(
+    return JobSpec(
         data,
         _encode_options(options) if options else None,
         priority=plan.priority,
@@ -297,7 +297,7 @@ async def _tell_removed(work: UnitOfWork, cron: CronRecord) -> None:
         queue = await work.tx.queue_open(QueueKey(cron.key.namespace, cron.plan.queue))
     except RowChanged:  # the transaction has to be done again
         raise
-    except PenstockError:
+    except ServerError:
         return
     work.tx.queue_touch(queue)
     work.tell(EventKind.CRON_DELETED, queue, {"name": cron.key.name})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.core import limits
-from penstock.core.errors import PenstockError, TooMany
+from penstock.core.errors import ServerError, TooMany
 from penstock.core.group_limits import NOT_LIMITED, GroupDefaults, GroupLimits
 from penstock.engine.command import QueueCommand
 
@@ -72,7 +72,7 @@ async def configure_group(_engine: EngineContext, work: UnitOfWork, commands: Se
         if queue is None:
             try:
                 queue = await work.tx.queue_open(command.queue)
-            except PenstockError as error:
+            except ServerError as error:
                 work.refuse(command, error)
                 continue
             await work.tx.groups_limited(queue)
@@ -94,7 +94,7 @@ async def ask_for_groups(_engine: EngineContext, work: UnitOfWork, commands: Seq
     for command in commands:
         try:
             queue = await work.tx.queue_open(command.queue)
-        except PenstockError as error:
+        except ServerError as error:
             work.refuse(command, error)
             continue
         before = queue.settings.group_defaults

@@ -25,8 +25,8 @@ from penstock.core.errors import (
     InvalidInput,
     JobNotFound,
     OwnAncestor,
-    PenstockError,
     QueueMoving,
+    ServerError,
     ShuttingDown,
     StorageFailed,
     SubscriptionNotFound,
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from penstock.core.clock import Clock
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.core.pool_shares import Shares
     from penstock.core.webhook import WebhookRecord
     from penstock.engine.command import AnyCommand, Command, JobRef, Submit
@@ -344,7 +344,7 @@ class ShardedEngine:
                     else await self._at(command.namespace or "", hold.ref, hold.token, command.may)
                 )
                 places.setdefault(engine, []).append(place)
-            except PenstockError as error:
+            except ServerError as error:
                 outcomes[place] = error
         await self._settle_at(command, places, outcomes)
         if self.store.has_moved:
@@ -397,7 +397,7 @@ class ShardedEngine:
                 part.leases_ms = [command.leases_ms[place] for place in mine]  # type: ignore[attr-defined]
             try:
                 answers: list[Any] = await engine.run(part)
-            except PenstockError as error:  # this shard has failed; what the others did is kept
+            except ServerError as error:  # this shard has failed; what the others did is kept
                 answers = [error] * len(mine)
             for place, answer in zip(mine, answers, strict=True):
                 outcomes[place] = answer
@@ -439,7 +439,7 @@ class ShardedEngine:
         answers: list[Any]
         try:
             answers = await engine.run(type(command)([command.receipts[place] for place in mine]))
-        except PenstockError as error:  # this shard has failed; what the others did is kept
+        except ServerError as error:  # this shard has failed; what the others did is kept
             answers = [error] * len(mine)
         for place, answer in zip(mine, answers, strict=True):
             outcomes[place] = answer
@@ -470,7 +470,7 @@ class ShardedEngine:
     async def _adopt(self, command: Adopt) -> None:
         child = await self._job(command.namespace, command.child)
         parent = await self._job(command.namespace, command.parent)
-        above: Job | None = parent
+        above: JobRecord | None = parent
         for _ in range(limits.flow_depth_max):
             if above is None:
                 break
@@ -489,7 +489,7 @@ class ShardedEngine:
 
         await self._patiently(attempt)
 
-    async def _job(self, namespace: str, ref: JobRef) -> Job:
+    async def _job(self, namespace: str, ref: JobRef) -> JobRecord:
         found = await self.store.job_get(namespace, ref)
         if found is None:
             raise JobNotFound
@@ -569,7 +569,7 @@ class ShardedEngine:
                 copied.known_as = added.id
                 await engine.run(copied)
                 done.append(engine)
-        except PenstockError:
+        except ServerError:
             for engine in done:
                 await engine.run(RemoveWebhook(command.namespace, added.id))
             raise
@@ -601,11 +601,11 @@ class ShardedEngine:
 
         await self._patiently(attempt)
 
-    async def _push(self, command: Push) -> list[Job]:
+    async def _push(self, command: Push) -> list[JobRecord]:
         (jobs,) = await Pushing(self, [(command.queue, command.jobs)], None, command.room).run()
         return jobs
 
-    async def _push_across(self, command: PushAcross) -> list[list[Job]]:
+    async def _push_across(self, command: PushAcross) -> list[list[JobRecord]]:
         """Push to several queues: all or none on each shard, the jobs of each part in order."""
         return await Pushing(self, command.parts, command.asked_ms).run()
 

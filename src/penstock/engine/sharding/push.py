@@ -18,8 +18,8 @@ from penstock.core.errors import (
     NameContested,
     OutcomeUnknown,
     PartlyPushed,
-    PenstockError,
     QueueMoving,
+    ServerError,
     StorageFailed,
     StorageFull,
 )
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.dependencies import Afar
-    from penstock.core.job import Job, NewJob
+    from penstock.core.job import JobRecord, JobSpec
     from penstock.core.queue import QueueKey
     from penstock.core.reservations import Reservation
     from penstock.engine.context import EngineContext, ShardedContext
@@ -52,7 +52,7 @@ class Item(NamedTuple):
 
     place: int
     queue: QueueKey
-    new: NewJob
+    new: JobSpec
     shard: int  #: shard of the queue
 
     @property
@@ -62,7 +62,7 @@ class Item(NamedTuple):
         return None if own is None or ids.from_uuid(own) is not None else (self.queue.namespace, own)
 
 
-def is_plain(jobs: Sequence[NewJob]) -> bool:
+def is_plain(jobs: Sequence[JobSpec]) -> bool:
     """Return whether jobs can be pushed without any check on other shards."""
     for new in jobs:  # noqa: SIM110 - any() with a generator takes three times as long
         if new.job_id is not None or new.needs:
@@ -70,7 +70,7 @@ def is_plain(jobs: Sequence[NewJob]) -> bool:
     return True
 
 
-def why(error: PenstockError) -> str:
+def why(error: ServerError) -> str:
     """Return why a part of a push failed. A shard's own text ("nothing was stored") would be wrong for the whole push."""
     if isinstance(error, StorageFailed):
         return "a shard was lost meanwhile."
@@ -94,7 +94,7 @@ class Pushing:
     def __init__(
         self,
         fleet: ShardedContext,
-        parts: Sequence[tuple[QueueKey, Sequence[NewJob]]],
+        parts: Sequence[tuple[QueueKey, Sequence[JobSpec]]],
         asked_ms: int | None,
         room: int | None = None,
     ) -> None:
@@ -106,11 +106,13 @@ class Pushing:
         pairs = [(queue, new) for queue, jobs in parts for new in jobs]
         self._items = [Item(place, queue, new, 0) for place, (queue, new) in enumerate(pairs)]
         self._durable = any(new.flags & JobFlag.DURABLE for _, new in pairs)
-        self._answers: dict[int, Job | None] = {}  #: by place; None: it was pushed, and the caller does not need the job
+        self._answers: dict[
+            int, JobRecord | None
+        ] = {}  #: by place; None: it was pushed, and the caller does not need the job
         self._instead: dict[_Name, int] = {}  #: tickets that were withdrawn
         self._located: dict[int, int] = {}  #: shards of jobs whose ids do not have their present shard
 
-    async def run(self) -> list[list[Job]]:
+    async def run(self) -> list[list[JobRecord]]:
         """Push everything; return the jobs of each part. Raises NameContested if other pushes keep taking the same names."""
         clock = self._fleet.clock
         tries, until = 0, clock.steady_ms() + limits.move_hold_ms
@@ -126,13 +128,13 @@ class Pushing:
                     raise await self._partly(error) from error
                 await pause(clock, limits.move_look_ms)
                 continue
-            except PenstockError as error:
+            except ServerError as error:
                 raise await self._partly(error) from error
             answers = iter([self._answers[item.place] for item in self._items])
             return [[job for job in islice(answers, size) if job is not None] for size in self._shape]
         raise await self._partly(NameContested())
 
-    async def _partly(self, error: PenstockError) -> PenstockError:
+    async def _partly(self, error: ServerError) -> ServerError:
         """After a failure, cancel what is stored on other shards, and return the error for the caller."""
         if self._asked_ms is not None and not isinstance(error, OutcomeUnknown):
             await self._take_back()
@@ -162,7 +164,7 @@ class Pushing:
             numbers = list(places)
             for start in range(0, len(numbers), limits.slice_jobs_max):
                 some = numbers[start : start + limits.slice_jobs_max]
-                with contextlib.suppress(PenstockError):
+                with contextlib.suppress(ServerError):
                     for job in await self._fleet.run(MoveBatch(queue, Arrow.CANCEL, (State.WAITING, State.DELAYED), some)):
                         del self._answers[places[job.id]]
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from penstock.core.cron import CronKey, CronRecord
     from penstock.core.group_limits import GroupLimits
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.core.queue import Queue, QueueSettings
     from penstock.core.webhook import WebhookRecord
     from penstock.engine.context import EngineContext
@@ -270,7 +270,7 @@ async def import_jobs(_engine: EngineContext, work: UnitOfWork, commands: Sequen
 async def _write(work: UnitOfWork, queue: Queue, parcels: Sequence[Parcel], later_ms: int) -> None:
     named = [(queue.namespace_number, parcel.job.custom_id) for parcel in parcels if parcel.job.custom_id is not None]
     taken = await work.tx.job_find_custom(named) if named else {}
-    jobs: list[Job] = []
+    jobs: list[JobRecord] = []
     for parcel in parcels:
         # A job that has a name on this shard already keeps it; the other job is found by its id only.
         name = parcel.job.custom_id

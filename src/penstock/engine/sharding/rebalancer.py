@@ -15,7 +15,7 @@ import structlog
 
 from penstock.core import limits
 from penstock.core.clock import pause
-from penstock.core.errors import PenstockError, RebalanceRefused
+from penstock.core.errors import RebalanceRefused, ServerError
 from penstock.core.ids import ID_MAX, SHARDS_MAX, random_name, time_of
 from penstock.core.lifecycle import State
 from penstock.core.queue import Move, QueueKey, Standing
@@ -190,7 +190,7 @@ class Rebalancer(PeriodicService):
             self.waiting = None
         except _LeadLostError as error:  # the new leader continues with the queue that was moving
             log.info("rebalance goes on elsewhere", reason=str(error))
-        except PenstockError as error:
+        except ServerError as error:
             self.waiting = str(error)
             log.warning("rebalance waits, and goes on in the next round", reason=str(error))
             await self._let_go()
@@ -277,7 +277,7 @@ class Rebalancer(PeriodicService):
             jobs, bucket = await self._copy(source, target, queue)
         except _LeadLostError:
             raise
-        except PenstockError:
+        except ServerError:
             await self._stay(source, queue.key, attempt)
             raise
         await self._finish(source, target, queue, bucket)
@@ -384,7 +384,7 @@ class Rebalancer(PeriodicService):
     async def _stay(self, source: EngineContext, key: QueueKey, attempt: int) -> None:
         try:
             await source.run(CancelMove(key, attempt))
-        except PenstockError as error:  # it has left, or its shard has failed: the next round finds out
+        except ServerError as error:  # it has left, or its shard has failed: the next round finds out
             log.warning("a queue that could not be moved is not open again yet", queue=key, reason=str(error))
 
     async def _let_go(self) -> None:
@@ -400,9 +400,9 @@ class Rebalancer(PeriodicService):
         return [cron.key for cron in crons if cron.plan.queue == key.name]
 
 
-class _LeadLostError(PenstockError):
+class _LeadLostError(ServerError):
     """Another server leads now."""
 
 
-class _TiedError(PenstockError):
+class _TiedError(ServerError):
     """This queue cannot be moved now; the others can."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core import limits
 from penstock.core.dependencies import Afar, Dependency, JobEnd, Need, Relay, vanished
-from penstock.core.errors import PenstockError
+from penstock.core.errors import ServerError
 from penstock.core.ids import shard_of, time_of
 from penstock.core.job import JobFlag
 from penstock.core.lifecycle import Arrow, State
@@ -251,7 +251,7 @@ def _is_up(engine: EngineContext) -> bool:
     """Return whether a shard accepts writes that need no more space on disk."""
     try:
         engine.store.check_writable(grows=False)
-    except PenstockError:
+    except ServerError:
         return False
     return True
 
@@ -268,7 +268,7 @@ class Relayer(PeriodicService):
 
     async def round(self) -> None:
         """Send all ends that are due now, for a caller that waits for it. Ends that cannot be sent now are sent later."""
-        with contextlib.suppress(PenstockError):
+        with contextlib.suppress(ServerError):
             await self._tell_all()
 
     async def run_once(self) -> None:
@@ -294,7 +294,7 @@ class Relayer(PeriodicService):
                 break
             try:
                 await other.run(ApplyRemoteEnds([(each.end, each.spared) for each in due]))
-            except PenstockError:  # it has failed: it is tried again in the next round
+            except ServerError:  # it has failed: it is tried again in the next round
                 return self.every_ms
             again_ms = await self._engine.run(RecordDelivered(due))
             wait_ms = again_ms if wait_ms is None else min(wait_ms, again_ms or wait_ms)

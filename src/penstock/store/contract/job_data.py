@@ -9,7 +9,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock.core.job import Job, Payload
+    from penstock.core.job import JobRecord, Payload
 
 
 class LogEntry(msgspec.Struct, frozen=True):
@@ -23,7 +23,7 @@ class LogEntry(msgspec.Struct, frozen=True):
 class JobDataTransaction(Protocol):
     """Payloads, results and logs, inside of a transaction."""
 
-    async def payload_save(self, payloads: Sequence[tuple[Job, Payload]]) -> None:
+    async def payload_save(self, payloads: Sequence[tuple[JobRecord, Payload]]) -> None:
         """Replace the payloads of jobs, each job once."""
 
     async def payload_load(self, ids: Iterable[int]) -> dict[int, Payload]:

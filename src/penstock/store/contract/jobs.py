@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock.core.job import Delivery, Job, Payload
+    from penstock.core.job import Delivery, JobRecord, Payload
     from penstock.core.lifecycle import State
     from penstock.core.queue import Queue
 
@@ -73,47 +73,47 @@ class FinishedMinutes(NamedTuple):
 class JobTransaction(Protocol):
     """Jobs, inside of a transaction."""
 
-    async def job_insert(self, jobs: Sequence[tuple[Job, Payload]]) -> None:
+    async def job_insert(self, jobs: Sequence[tuple[JobRecord, Payload]]) -> None:
         """Write new jobs. Their ids are new."""
 
-    async def job_load(self, ids: Iterable[int]) -> list[Job]:
+    async def job_load(self, ids: Iterable[int]) -> list[JobRecord]:
         """Read jobs and lock them for this transaction. Unknown ids are left out; a damaged job is quarantined."""
 
-    async def job_find_custom(self, names: Iterable[tuple[int, str]]) -> dict[tuple[int, str], Job]:
+    async def job_find_custom(self, names: Iterable[tuple[int, str]]) -> dict[tuple[int, str], JobRecord]:
         """Read jobs by custom id, by namespace and id; locked like ``job_load``, unknown ones left out."""
 
-    async def job_find_unique(self, keys: Iterable[tuple[int, str]]) -> dict[tuple[int, str], Job]:
+    async def job_find_unique(self, keys: Iterable[tuple[int, str]]) -> dict[tuple[int, str], JobRecord]:
         """Read the unfinished (waiting, delayed, active or waiting-children) jobs with unique keys, by queue and key.
 
         Locked like ``job_load``. Keys without a job are left out.
         """
 
-    async def job_ready(self, queue: Queue, limit: int, *, bodies: bool = True) -> list[tuple[Job, Payload]]:
+    async def job_ready(self, queue: Queue, limit: int, *, bodies: bool = True) -> list[tuple[JobRecord, Payload]]:
         """Read the next waiting jobs in order of priority, then position, locked for this transaction.
 
         Of one group at most as many as its limit allows; a group at its limit is left out. Fewer than ``limit`` when their
         payloads reach ``claim_batch_bytes_max``. ``bodies``: False if the payloads are not needed.
         """
 
-    async def job_due(self, now_ms: int, limit: int) -> list[Job]:
+    async def job_due(self, now_ms: int, limit: int) -> list[JobRecord]:
         """Read delayed jobs that are due, earliest first."""
 
-    async def job_lease_expired(self, steady_ms: int, limit: int) -> list[Job]:
+    async def job_lease_expired(self, steady_ms: int, limit: int) -> list[JobRecord]:
         """Read active jobs whose lease has ended."""
 
-    async def job_expired(self, now_ms: int, limit: int) -> list[Job]:
+    async def job_expired(self, now_ms: int, limit: int) -> list[JobRecord]:
         """Read waiting and delayed jobs whose time-to-live has ended."""
 
-    async def job_save(self, jobs: Sequence[tuple[Job, int, int]]) -> None:
+    async def job_save(self, jobs: Sequence[tuple[JobRecord, int, int]]) -> None:
         """Write jobs back, each with the state and token it was read with. Raises RowChanged if they have changed."""
 
-    async def job_lease(self, jobs: Sequence[tuple[Job, int, int]]) -> None:
+    async def job_lease(self, jobs: Sequence[tuple[JobRecord, int, int]]) -> None:
         """The same as ``job_save`` for waiting jobs that were just claimed, without any other change."""
 
-    async def job_remove(self, jobs: Sequence[tuple[Job, int, int]]) -> None:
+    async def job_remove(self, jobs: Sequence[tuple[JobRecord, int, int]]) -> None:
         """Delete jobs with all their data, guarded like ``job_save``."""
 
-    async def job_rewrite(self, jobs: Sequence[Job]) -> None:
+    async def job_rewrite(self, jobs: Sequence[JobRecord]) -> None:
         """Write the fields of jobs that otherwise never change.
 
         The other fields are as they were last read or saved; they guard the write.
@@ -123,7 +123,7 @@ class JobTransaction(Protocol):
 class JobReads(Protocol):
     """Jobs, outside of transactions."""
 
-    async def job_get(self, namespace: str, ref: int | str) -> tuple[Job, Payload] | None:
+    async def job_get(self, namespace: str, ref: int | str) -> tuple[JobRecord, Payload] | None:
         """Read one job by its id or custom id. Raises JobQuarantined for a damaged one."""
 
     async def name_find(self, namespace: str, names: Sequence[str]) -> dict[str, int]:
@@ -141,7 +141,7 @@ class JobReads(Protocol):
         Jobs beyond ``claim_batch_bytes_max`` are left out, too: the caller asks again for the rest.
         """
 
-    async def head_list(self, ids: Sequence[int]) -> list[Job]:
+    async def head_list(self, ids: Sequence[int]) -> list[JobRecord]:
         """Read some jobs without their payloads, in this order. Unknown and damaged ones are left out."""
 
     async def finished_minutes(self, queue: Queue, state: State) -> FinishedMinutes:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from penstock.core.dependencies import Dependency
-    from penstock.core.job import Job, Payload
+    from penstock.core.job import JobRecord, Payload
     from penstock.core.queue import Move, Queue, QueueKey, QueueSettings, Standing, StateCounts
     from penstock.core.sharding import Layout
     from penstock.store.contract.job_data import LogEntry
@@ -24,7 +24,7 @@ class Whereabouts(NamedTuple):
 class Parcel(NamedTuple):
     """A job with all its data, moving to another shard."""
 
-    job: Job
+    job: JobRecord
     payload: Payload
     result: bytes | None
     logs: Sequence[LogEntry]

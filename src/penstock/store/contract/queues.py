@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.core.queue import Queue, QueueKey, QueueSettings, StateCounts
 
 
@@ -69,7 +69,7 @@ class QueueReads(Protocol):
     def queue_by_number(self, number: int) -> Queue:
         """Return the queue that jobs refer to by this number."""
 
-    def queue_of(self, job: Job) -> Queue:
+    def queue_of(self, job: JobRecord) -> Queue:
         """Return the queue of a job."""
 
     def counts(self, queue: Queue) -> StateCounts:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.core.queue import Queue
 
 
@@ -71,7 +71,7 @@ class ReadyLists(Protocol):
     async def generation_noted(self, generation: int) -> None:
         """Record that all leases which this server delivered in earlier generations are stored."""
 
-    async def job_set_aside(self, steady_ms: int, grace_ms: int, limit: int) -> list[Job]:
+    async def job_set_aside(self, steady_ms: int, grace_ms: int, limit: int) -> list[JobRecord]:
         """Read leased jobs of lost lists, which no worker has started; locked like ``job_load``.
 
         Empty until each running server has recorded the leases it delivered, or the generation was ended ``grace_ms`` ago.

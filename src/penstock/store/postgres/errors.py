@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from penstock.core.errors import InvalidInput, PenstockError, RowChanged, StorageFailed, StorageFull
+from penstock.core.errors import InvalidInput, RowChanged, ServerError, StorageFailed, StorageFull
 from penstock.store.postgres.schema import CHANGED_STATE
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _REASONS: tuple[tuple[tuple[type[BaseException], ...], str], ...] = (
 )
 
 
-def translate(error: BaseException) -> PenstockError | None:
+def translate(error: BaseException) -> ServerError | None:
     """Return the PenstockError for an error of the database; None for other errors."""
     if isinstance(error, _IN_THE_WAY) or getattr(error, "sqlstate", None) == CHANGED_STATE:
         return RowChanged(f"Another server was faster: {error}")
@@ -48,13 +48,13 @@ def translate(error: BaseException) -> PenstockError | None:
     if is_lost(error):
         return StorageFailed("The database cannot be reached: nothing was stored. The server retries automatically.")
     if isinstance(error, asyncpg.PostgresError):
-        return PenstockError(f"The database refused a statement: {error}")
+        return ServerError(f"The database refused a statement: {error}")
     return None
 
 
 def reason_of(error: BaseException) -> str:
     """Return why a database is lost, for its operator. The driver's text is logged."""
-    if isinstance(error, PenstockError):
+    if isinstance(error, ServerError):
         return str(error)
     for kinds, reason in _REASONS:
         if isinstance(error, kinds):
@@ -64,7 +64,7 @@ def reason_of(error: BaseException) -> str:
 
 def as_lost(db: Connection, error: BaseException) -> BaseException:
     """Return the meaning of an error of a connection: one that is closed while it is being used may raise any error."""
-    if isinstance(error, PenstockError) or not isinstance(error, Exception) or is_lost(error) or not db.is_closed():
+    if isinstance(error, ServerError) or not isinstance(error, Exception) or is_lost(error) or not db.is_closed():
         return error
     lost: Exception = asyncpg.ConnectionDoesNotExistError(f"the connection was closed: {error}")
     return lost

@@ -11,7 +11,7 @@ from penstock.store.postgres.transaction_base import PostgresTransactionBase
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.store.contract import LogEntry
 
 _SAVE_PAYLOADS = (
@@ -34,7 +34,7 @@ _INSERT_LOGS = (
 class PostgresJobData(PostgresTransactionBase):
     """See ``contract.Transaction`` for what each method promises."""
 
-    async def payload_save(self, payloads: Sequence[tuple[Job, Payload]]) -> None:
+    async def payload_save(self, payloads: Sequence[tuple[JobRecord, Payload]]) -> None:
         self.wrote = True
         await self._db.execute(
             _SAVE_PAYLOADS,

@@ -13,7 +13,7 @@ from penstock.store.postgres.transaction_base import PostgresTransactionBase
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock.core.job import Job, Payload
+    from penstock.core.job import JobRecord, Payload
     from penstock.core.queue import Queue
     from penstock.store.postgres.rows import Changed
 
@@ -23,7 +23,7 @@ _OLD_NAMES = "select queue, group_id from jobs where id = any ($1::bigint[])"
 class PostgresJobs(PostgresTransactionBase):
     """See ``contract.Transaction`` for what each method promises."""
 
-    async def job_insert(self, jobs: Sequence[tuple[Job, Payload]]) -> None:
+    async def job_insert(self, jobs: Sequence[tuple[JobRecord, Payload]]) -> None:
         if len(jobs) < rows.COPY_MIN:
             await self._db.execute(rows.INSERT_JOBS, *rows.insert_arrays(jobs))
         else:
@@ -40,7 +40,7 @@ class PostgresJobs(PostgresTransactionBase):
     async def _copy(self, table: str, columns: Sequence[str], records: list[Any]) -> None:
         await self._db.copy_records_to_table(table, columns=columns, records=records)
 
-    async def _name(self, jobs: Iterable[Job]) -> None:
+    async def _name(self, jobs: Iterable[JobRecord]) -> None:
         """Write custom ids."""
         named = [job for job in jobs if job.custom_id is not None]
         if named:
@@ -51,18 +51,18 @@ class PostgresJobs(PostgresTransactionBase):
                 [job.id for job in named],
             )
 
-    async def job_load(self, ids: Iterable[int]) -> list[Job]:
+    async def job_load(self, ids: Iterable[int]) -> list[JobRecord]:
         return rows.read_jobs(await self._db.fetch(rows.LOAD, list(ids)))
 
-    async def job_find_custom(self, names: Iterable[tuple[int, str]]) -> dict[tuple[int, str], Job]:
+    async def job_find_custom(self, names: Iterable[tuple[int, str]]) -> dict[tuple[int, str], JobRecord]:
         found = await self._find(rows.FIND_CUSTOM, names)
         return {(job.namespace, job.custom_id or ""): job for job in found}
 
-    async def job_find_unique(self, keys: Iterable[tuple[int, str]]) -> dict[tuple[int, str], Job]:
+    async def job_find_unique(self, keys: Iterable[tuple[int, str]]) -> dict[tuple[int, str], JobRecord]:
         found = await self._find(rows.FIND_UNIQUE, keys)
         return {(job.queue, job.unique_key or ""): job for job in found}
 
-    async def _find(self, statement: str, named: Iterable[tuple[int, str]]) -> list[Job]:
+    async def _find(self, statement: str, named: Iterable[tuple[int, str]]) -> list[JobRecord]:
         possible = [each for each in named if reads.ZERO not in each[1]]
         if not possible:
             return []
@@ -70,7 +70,7 @@ class PostgresJobs(PostgresTransactionBase):
             await self._db.fetch(statement, [each[0] for each in possible], [each[1] for each in possible])
         )
 
-    async def job_ready(self, queue: Queue, limit: int, *, bodies: bool = True) -> list[tuple[Job, Payload]]:
+    async def job_ready(self, queue: Queue, limit: int, *, bodies: bool = True) -> list[tuple[JobRecord, Payload]]:
         await self._put_groups_right()
         fronts, clock = self._store.fronts, self._store.clock
         stretches = fronts.stretches(queue.number, self.now_ms)
@@ -86,25 +86,27 @@ class PostgresJobs(PostgresTransactionBase):
         fronts.looked(queue.number, [job for job, _ in ready], limit, now_ms=self.now_ms, took_ms=took_ms)
         return ready
 
-    async def job_due(self, now_ms: int, limit: int) -> list[Job]:
+    async def job_due(self, now_ms: int, limit: int) -> list[JobRecord]:
         with self._catalog.looking() as meanwhile:
             found, next_ms = await self._overdue(rows.DUE, rows.NEXT_DUE, now_ms, limit)
         self._catalog.horizon.due_ms = commit_notice.earlier(next_ms, meanwhile.due_ms)
         return found
 
-    async def job_lease_expired(self, steady_ms: int, limit: int) -> list[Job]:
+    async def job_lease_expired(self, steady_ms: int, limit: int) -> list[JobRecord]:
         with self._catalog.looking() as meanwhile:
             found, next_ms = await self._overdue(rows.LAPSED, rows.NEXT_LAPSE, steady_ms, limit)
         self._catalog.horizon.lease_expiry_ms = commit_notice.earlier(next_ms, meanwhile.lease_expiry_ms)
         return found
 
-    async def job_expired(self, now_ms: int, limit: int) -> list[Job]:
+    async def job_expired(self, now_ms: int, limit: int) -> list[JobRecord]:
         with self._catalog.looking() as meanwhile:
             found, next_ms = await self._overdue(rows.EXPIRED, rows.NEXT_EXPIRY, now_ms, limit)
         self._catalog.horizon.job_expiry_ms = commit_notice.earlier(next_ms, meanwhile.job_expiry_ms)
         return found
 
-    async def _overdue(self, statement: str, next_statement: str, now_ms: int, limit: int) -> tuple[list[Job], int | None]:
+    async def _overdue(
+        self, statement: str, next_statement: str, now_ms: int, limit: int
+    ) -> tuple[list[JobRecord], int | None]:
         """Read due jobs, and the time at which the next one is due: now, if there may be more of these."""
         frozen = self._catalog.frozen
         found = rows.read_jobs(await self._db.fetch(except_queues(statement, frozen), now_ms, limit))
@@ -156,7 +158,7 @@ class PostgresJobs(PostgresTransactionBase):
             if job.group_id is not None:
                 self._groups.touch(job.queue, job.group_id)
 
-    async def job_rewrite(self, jobs: Sequence[Job]) -> None:
+    async def job_rewrite(self, jobs: Sequence[JobRecord]) -> None:
         for row in await self._db.fetch(_OLD_NAMES, [job.id for job in jobs]):
             if row["group_id"] is not None:
                 self._groups.touch(row["queue"], row["group_id"])
@@ -168,7 +170,7 @@ class PostgresJobs(PostgresTransactionBase):
             self._written(job)
         self._catalog.bring_forward(self._booked)
 
-    def _written(self, job: Job) -> None:
+    def _written(self, job: JobRecord) -> None:
         book(self._booked, job)
         if job.group_id is not None:
             self._groups.touch(job.queue, job.group_id)

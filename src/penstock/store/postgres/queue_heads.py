@@ -18,7 +18,7 @@ from penstock.core.ids import first_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
 
 #: A slower query of a whole queue is not repeated for every claim.
 SLOW_MS: Final = 5.0
@@ -67,7 +67,7 @@ class QueueHead:
         found.append(Stretch(-_INT_MAX - 1, above - 1, -_BIGINT_MAX, _BIGINT_MAX))
         return found
 
-    def learn(self, jobs: Sequence[Job], *, to_the_end: bool, now_ms: int) -> None:
+    def learn(self, jobs: Sequence[JobRecord], *, to_the_end: bool, now_ms: int) -> None:
         """Record the result of a query of the stretches. ``to_the_end``: there were no other jobs."""
         young = first_of(now_ms - YOUNG_MS)
         first: dict[int, int] = {}
@@ -97,7 +97,7 @@ class QueueHeads:
             return None
         return front.stretches()
 
-    def looked(self, queue: int, jobs: Sequence[Job], limit: int, *, now_ms: int, took_ms: float | None) -> None:
+    def looked(self, queue: int, jobs: Sequence[JobRecord], limit: int, *, now_ms: int, took_ms: float | None) -> None:
         """Record the result of a query. ``took_ms``: how long a query of the whole queue took; None if it was not one."""
         front = self._fronts.get(queue)
         if took_ms is not None:

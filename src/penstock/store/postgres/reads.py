@@ -9,7 +9,7 @@ import msgspec
 from penstock.core import ids, limits
 from penstock.core.clock import settle
 from penstock.core.dependencies import Need
-from penstock.core.job import Delivery, Job, Payload
+from penstock.core.job import Delivery, JobRecord, Payload
 from penstock.core.lifecycle import State
 from penstock.core.queue import QueueKey, Standing
 from penstock.store.bounded_list import ORDER, BoundedList
@@ -104,7 +104,7 @@ ZERO: Final = "\0"
 decode_body = msgspec.msgpack.Decoder(tuple[dict[int, tuple[str, str]], list[list[object]]]).decode
 
 
-async def job(db: Connection, namespace: str, ref: int | str) -> tuple[Job, Payload] | None:
+async def job(db: Connection, namespace: str, ref: int | str) -> tuple[JobRecord, Payload] | None:
     """Read one job with its payload."""
     if isinstance(ref, str) and ZERO in ref:  # such a name cannot be stored
         return None
@@ -257,7 +257,7 @@ async def finished_minutes(db: Connection, queue: int, state: State) -> Finished
     return FinishedMinutes.of(await db.fetch(statement, queue))
 
 
-async def heads(db: Connection, wanted: Sequence[int]) -> list[Job]:
+async def heads(db: Connection, wanted: Sequence[int]) -> list[JobRecord]:
     """Read jobs without their payloads, in the order of the ids."""
     statement = f"select {rows.HEAD} from jobs j where j.id = any ($1::bigint[])"  # noqa: S608
     found = {job.id: job for job in rows.read_jobs(await db.fetch(statement, list(wanted)))}

@@ -14,7 +14,7 @@ from penstock.store.postgres.transaction_base import PostgresTransactionBase, ch
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from penstock.core.job import Job
+    from penstock.core.job import JobRecord
     from penstock.core.queue import Queue
     from penstock.store.contract import BufferLogs, ReadyLists
 
@@ -101,7 +101,7 @@ class PostgresReadyLists(PostgresTransactionBase):
             "update nodes set generation = $1 where server = $2 and generation < $1", generation, self._store.server
         )
 
-    async def job_set_aside(self, steady_ms: int, grace_ms: int, limit: int) -> list[Job]:
+    async def job_set_aside(self, steady_ms: int, grace_ms: int, limit: int) -> list[JobRecord]:
         statement = except_queues(rows.SET_ASIDE, self._catalog.frozen)
         return rows.read_jobs(await self._db.fetch(statement, steady_ms, grace_ms, limit))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.core.dependencies import Dependency, JobEnd, Need
-from penstock.core.job import FIRST_LIVE_FIELD, Job, Payload
+from penstock.core.job import FIRST_LIVE_FIELD, JobRecord, Payload
 from penstock.store.postgres.schema import LOCK_GROUP
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from asyncpg import Record
 
-FIELDS: Final = Job.__struct_fields__
+FIELDS: Final = JobRecord.__struct_fields__
 FIELD_COUNT: Final = len(FIELDS)
 _SHORT: Final = {"state": "smallint", "details": "bytea"} | dict.fromkeys(("group_id", "unique_key", "custom_id"), "text")
 _INTS: Final = ("namespace", "queue", "max_attempts", "priority", "attempts", "stalls", "progress", "size")
@@ -172,22 +172,22 @@ NEXT_EXPIRY: Final = (
 
 _as_tuple = msgspec.structs.astuple
 
-Changed = tuple[Job, int, int]
+Changed = tuple[JobRecord, int, int]
 """A job with the state and the token it was read with."""
 
 
-def insert_arrays(jobs: Sequence[tuple[Job, Payload]]) -> list[Any]:
+def insert_arrays(jobs: Sequence[tuple[JobRecord, Payload]]) -> list[Any]:
     """Return the parameters of INSERT_JOBS."""
     columns: list[Any] = list(zip(*[_as_tuple(job) for job, _ in jobs], strict=True))
     return [*columns, [payload.options for _, payload in jobs], [payload.data for _, payload in jobs]]
 
 
-def copied_jobs(jobs: Sequence[tuple[Job, Payload]]) -> list[tuple[Any, ...]]:
+def copied_jobs(jobs: Sequence[tuple[JobRecord, Payload]]) -> list[tuple[Any, ...]]:
     """Return the rows of COPY_JOBS."""
     return [(*_as_tuple(job), int(job.group_id is not None)) for job, _ in jobs]
 
 
-def copied_payloads(jobs: Sequence[tuple[Job, Payload]]) -> list[tuple[int, bytes | None, bytes]]:
+def copied_payloads(jobs: Sequence[tuple[JobRecord, Payload]]) -> list[tuple[int, bytes | None, bytes]]:
     """Return the rows of COPY_PAYLOADS."""
     return [(job.id, payload.options, payload.data) for job, payload in jobs]
 
@@ -219,7 +219,7 @@ def update_arrays(jobs: Sequence[Changed]) -> list[Any]:
     return [*guard_arrays(jobs), *live]
 
 
-def rewrite_arrays(jobs: Sequence[Job]) -> list[Any]:
+def rewrite_arrays(jobs: Sequence[JobRecord]) -> list[Any]:
     """Return the parameters of REWRITE_JOBS, guarded by the current values of the jobs."""
     fixed = list(zip(*[_as_tuple(job)[_FIXED_PART] for job in jobs], strict=True))
     return [*guard_arrays([(job, job.state, job.token) for job in jobs]), *fixed]
@@ -230,19 +230,19 @@ def guard_arrays(jobs: Sequence[Changed]) -> list[Any]:
     return [[job.id for job, _, _ in jobs], [state for _, state, _ in jobs], [token for _, _, token in jobs]]
 
 
-def read_job(row: Record) -> Job:
+def read_job(row: Record) -> JobRecord:
     """Make a job from the columns HEAD."""
-    return Job(*row[:FIELD_COUNT])
+    return JobRecord(*row[:FIELD_COUNT])
 
 
-def read_jobs(rows: Iterable[Record]) -> list[Job]:
+def read_jobs(rows: Iterable[Record]) -> list[JobRecord]:
     """Make jobs from rows of the columns HEAD."""
-    return [Job(*row) for row in rows]
+    return [JobRecord(*row) for row in rows]
 
 
-def read_job_body(row: Record) -> tuple[Job, Payload]:
+def read_job_body(row: Record) -> tuple[JobRecord, Payload]:
     """Make a job and its payload from the columns HEAD, options, data."""
-    return Job(*row[:FIELD_COUNT]), Payload(row[FIELD_COUNT + 1], row[FIELD_COUNT])
+    return JobRecord(*row[:FIELD_COUNT]), Payload(row[FIELD_COUNT + 1], row[FIELD_COUNT])
 
 
 def read_dependency(row: Record) -> Dependency:

@@ -18,7 +18,7 @@ import structlog
 from asyncpg import Connection, Pool
 
 from penstock.core.clock import pause
-from penstock.core.errors import OutcomeUnknown, PenstockError, RowChanged, StorageFailed, StorageFull, TooMany
+from penstock.core.errors import OutcomeUnknown, RowChanged, ServerError, StorageFailed, StorageFull, TooMany
 from penstock.core.history import UNKNOWN
 from penstock.core.ids import NODES_MAX, random_name
 from penstock.core.sharding import ALONE, Layout
@@ -227,7 +227,7 @@ class PostgresStore(PostgresStoreReads):
 
     async def _correct(self, shift: int, term: int) -> None:
         try:
-            with contextlib.suppress(PenstockError):  # until it succeeds, every transaction tries it
+            with contextlib.suppress(ServerError):  # until it succeeds, every transaction tries it
                 await self._ask(lambda db: db.execute(_CORRECT_CLOCK, shift, term))
         finally:
             self._correcting = None
@@ -442,7 +442,7 @@ class PostgresStore(PostgresStoreReads):
         """
         try:
             db = await connect(self._url)
-        except PenstockError:
+        except ServerError:
             return None
         try:
             try:
@@ -482,7 +482,7 @@ class PostgresStore(PostgresStoreReads):
 
     def lost(self, error: BaseException) -> None:
         """Record that a connection is lost: nothing is written until ``heal`` has made new ones."""
-        if self._status.error is None and not isinstance(error, PenstockError):
+        if self._status.error is None and not isinstance(error, ServerError):
             log.info("a connection to the database was lost", error=str(error) or type(error).__name__, shard=self.shard)
         self._trouble(f"the database cannot be reached: {reason_of(error)}", full=False)
         for writer in self._writers:
@@ -524,7 +524,7 @@ class PostgresStore(PostgresStoreReads):
                 log.info("storage works again", shard=self.shard)
             except asyncpg.DiskFullError:
                 await self._writers[0].execute("rollback")
-            except (PenstockError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            except (ServerError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
                 log.warning("storage still fails", error=str(error), shard=self.shard)
         return self._status.error is None
 

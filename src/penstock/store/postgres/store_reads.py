@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.core.bulk_records import BulkRecord, Chunk
     from penstock.core.cron import CronKey, CronRecord
     from penstock.core.dependencies import Dependency, Need
-    from penstock.core.job import Delivery, Job, Payload
+    from penstock.core.job import Delivery, JobRecord, Payload
     from penstock.core.lifecycle import State
     from penstock.core.queue import Queue
     from penstock.core.webhook import WebhookRecord
@@ -68,8 +68,8 @@ class PostgresStoreReads(CatalogReads[PostgresCatalog]):
                 raise
             raise ours from error
 
-    async def job_get(self, namespace: str, ref: int | str) -> tuple[Job, Payload] | None:
-        found: tuple[Job, Payload] | None = await self._read(lambda db: reads.job(db, namespace, ref))
+    async def job_get(self, namespace: str, ref: int | str) -> tuple[JobRecord, Payload] | None:
+        found: tuple[JobRecord, Payload] | None = await self._read(lambda db: reads.job(db, namespace, ref))
         return found if found is not None and self._is_seen(found[0]) else None
 
     async def name_find(self, namespace: str, names: Sequence[str]) -> dict[str, int]:
@@ -116,7 +116,7 @@ class PostgresStoreReads(CatalogReads[PostgresCatalog]):
     async def job_fetch(self, ids: Sequence[int]) -> list[Delivery]:
         return await self._read(lambda db: reads.fetch(db, ids))  # type: ignore[no-any-return]
 
-    async def head_list(self, ids: Sequence[int]) -> list[Job]:
+    async def head_list(self, ids: Sequence[int]) -> list[JobRecord]:
         return await self._read(lambda db: reads.heads(db, ids))  # type: ignore[no-any-return]
 
     async def entry_list(self, search: Search) -> list[BulkRecord]:

@@ -2,6 +2,6 @@
 
 from penstock.store.redis.buffer_copies import BufferCopies
 from penstock.store.redis.connect import RedisLink
-from penstock.store.redis.ready_lists import ReadyLists
+from penstock.store.redis.ready_lists import RedisReadyLists
 
-__all__ = ["BufferCopies", "ReadyLists", "RedisLink"]
+__all__ = ["BufferCopies", "RedisLink", "RedisReadyLists"]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from penstock.core.errors import FastPathFailed
-from penstock.core.job import Delivery, Job, Payload
+from penstock.core.job import Delivery, JobRecord, Payload
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -126,7 +126,7 @@ _UNLOCK = "if redis.call('get', KEYS[5]) == ARGV[1] then redis.call('del', KEYS[
 
 
 class _Entry(msgspec.Struct, array_like=True, gc=False):
-    job: Job
+    job: JobRecord
     data: bytes
     options: bytes | None
 
@@ -151,12 +151,12 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Entry).decode
 
 
-def place_of(job: Job) -> str:
+def place_of(job: JobRecord) -> str:
     """Return a job's position as text, so that texts sort as jobs do."""
     return f"{0x7FFFFFFF - job.priority:08x}{job.position + (1 << 63):016x}"
 
 
-class ReadyLists:
+class RedisReadyLists:
     """The lists of one shard.
 
     ``identity`` separates its keys from those of other shards. All methods may raise FastPathFailed.
@@ -234,7 +234,7 @@ class ReadyLists:
             raise FastPathFailed("Redis has lost the ready lists.")
         return [_read(body) for body in bodies] if done else None
 
-    async def remove(self, generation: int, queue: int, jobs: Sequence[Job]) -> set[int]:
+    async def remove(self, generation: int, queue: int, jobs: Sequence[JobRecord]) -> set[int]:
         """Remove some jobs from a list; return the ids of those that were on it, so that they were not delivered."""
         members = {_member(job).encode(): job.id for job in jobs}
         return {members[each] for each in await self._run(self._remove, generation, queue, list(members))}
@@ -250,7 +250,7 @@ class ReadyLists:
         return await self._link.run(lambda: script(keys=self._keys(generation, queue), args=args))
 
 
-def _member(job: Job) -> str:
+def _member(job: JobRecord) -> str:
     return f"{place_of(job)}{job.id:016x}"
 
 

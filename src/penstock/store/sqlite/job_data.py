@@ -10,14 +10,14 @@ from penstock.store.sqlite.transaction_base import SqliteTransactionBase
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock.core.job import Job, Payload
+    from penstock.core.job import JobRecord, Payload
     from penstock.store.contract import LogEntry
 
 
 class SqliteJobData(SqliteTransactionBase):
     """See ``contract.Transaction`` for what each method promises."""
 
-    async def payload_save(self, payloads: Sequence[tuple[Job, Payload]]) -> None:
+    async def payload_save(self, payloads: Sequence[tuple[JobRecord, Payload]]) -> None:
         self._begin()
         self._db.executemany(
             "update payloads set checksum = ?, options = ?, data = ? where id = ?",

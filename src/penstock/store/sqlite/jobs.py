@@ -9,7 +9,7 @@ import apsw
 
 from penstock.core import limits
 from penstock.core.errors import RowChanged
-from penstock.core.job import Job, Payload
+from penstock.core.job import JobRecord, Payload
 from penstock.core.lifecycle import State
 from penstock.store.catalog import book, except_queues
 from penstock.store.sqlite import rows
@@ -48,7 +48,7 @@ _NEXT_EXPIRY = "select min(expires_at) from jobs where expires_at is not null an
 class SqliteJobs(SqliteTransactionBase):
     """See ``contract.Transaction`` for what each method promises."""
 
-    async def job_insert(self, jobs: Sequence[tuple[Job, Payload]]) -> None:
+    async def job_insert(self, jobs: Sequence[tuple[JobRecord, Payload]]) -> None:
         self._begin()
         for start in range(0, len(jobs), rows.ROWS_PER_INSERT):
             some = jobs[start : start + rows.ROWS_PER_INSERT]
@@ -63,27 +63,27 @@ class SqliteJobs(SqliteTransactionBase):
             if job.state or job.expires_at is not None or job.group_id is not None:  # a plain job has no due time to record
                 self._written(job)
 
-    async def job_load(self, ids: Iterable[int]) -> list[Job]:
+    async def job_load(self, ids: Iterable[int]) -> list[JobRecord]:
         self._begin()
         keys = array("q", ids)
         if len(keys) < _MANY:
             return self._heads(rows.SELECT_JOB, [(job_id,) for job_id in keys], many=True)
         return self._heads(rows.SELECT_JOBS, (apsw.carray(keys),))
 
-    async def job_find_custom(self, names: Iterable[tuple[int, str]]) -> dict[tuple[int, str], Job]:
+    async def job_find_custom(self, names: Iterable[tuple[int, str]]) -> dict[tuple[int, str], JobRecord]:
         self._begin()
         return {(job.namespace, job.custom_id or ""): job for job in self._heads(_CUSTOM, list(names), many=True)}
 
-    async def job_find_unique(self, keys: Iterable[tuple[int, str]]) -> dict[tuple[int, str], Job]:
+    async def job_find_unique(self, keys: Iterable[tuple[int, str]]) -> dict[tuple[int, str], JobRecord]:
         self._begin()
         return {(job.queue, job.unique_key or ""): job for job in self._heads(_UNIQUE, list(keys), many=True)}
 
-    async def job_ready(self, queue: Queue, limit: int, *, bodies: bool = True) -> list[tuple[Job, Payload]]:
+    async def job_ready(self, queue: Queue, limit: int, *, bodies: bool = True) -> list[tuple[JobRecord, Payload]]:
         self._begin()
         self._groups.put_right(self.steady_ms)
         if not bodies:
             return self._ready_heads(queue, limit)
-        found: list[tuple[Job, Payload]] = []
+        found: list[tuple[JobRecord, Payload]] = []
         damaged: list[rows.DamagedRow] = []
         size = 0
         try:
@@ -106,29 +106,29 @@ class SqliteJobs(SqliteTransactionBase):
             return await self.job_ready(queue, limit)
         return found
 
-    def _ready_heads(self, queue: Queue, limit: int) -> list[tuple[Job, Payload]]:
+    def _ready_heads(self, queue: Queue, limit: int) -> list[tuple[JobRecord, Payload]]:
         while True:
             read = self._fetch(_READY_HEADS, (queue.number, limit))
             found = self._sound(read)
             if len(found) == len(read):  # otherwise there may be undamaged jobs behind the damaged ones
                 return [(job, _UNREAD) for job in found]
 
-    async def job_due(self, now_ms: int, limit: int) -> list[Job]:
+    async def job_due(self, now_ms: int, limit: int) -> list[JobRecord]:
         found, next_ms = self._overdue(_DUE, _NEXT_DUE, now_ms, limit)
         self._catalog.horizon.due_ms = next_ms
         return found
 
-    async def job_lease_expired(self, steady_ms: int, limit: int) -> list[Job]:
+    async def job_lease_expired(self, steady_ms: int, limit: int) -> list[JobRecord]:
         found, next_ms = self._overdue(_LAPSED, _NEXT_LAPSE, steady_ms, limit)
         self._catalog.horizon.lease_expiry_ms = next_ms
         return found
 
-    async def job_expired(self, now_ms: int, limit: int) -> list[Job]:
+    async def job_expired(self, now_ms: int, limit: int) -> list[JobRecord]:
         found, next_ms = self._overdue(_EXPIRED, _NEXT_EXPIRY, now_ms, limit)
         self._catalog.horizon.job_expiry_ms = next_ms
         return found
 
-    def _overdue(self, statement: str, next_statement: str, now_ms: int, limit: int) -> tuple[list[Job], int | None]:
+    def _overdue(self, statement: str, next_statement: str, now_ms: int, limit: int) -> tuple[list[JobRecord], int | None]:
         """Read due jobs, and the time at which the next one is due: now, if there may be more of these."""
         self._begin()
         frozen = self._catalog.frozen
@@ -180,7 +180,7 @@ class SqliteJobs(SqliteTransactionBase):
             if job.group_id is not None:
                 self._groups.touch(job.queue, job.group_id)
 
-    async def job_rewrite(self, jobs: Sequence[Job]) -> None:
+    async def job_rewrite(self, jobs: Sequence[JobRecord]) -> None:
         self._begin()
         for job in jobs:
             for (group,) in self._db.execute("select group_id from jobs where id = ? and group_id is not null", (job.id,)):
@@ -191,7 +191,7 @@ class SqliteJobs(SqliteTransactionBase):
         for job in jobs:
             self._written(job)
 
-    def _written(self, job: Job) -> None:
+    def _written(self, job: JobRecord) -> None:
         book(self._catalog.horizon, job)
         if job.group_id is not None:
             self._groups.touch(job.queue, job.group_id)

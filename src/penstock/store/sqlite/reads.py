@@ -14,7 +14,7 @@ from penstock.core import ids, limits
 from penstock.core.clock import rest_in_thread
 from penstock.core.dependencies import Need
 from penstock.core.errors import StorageFailed
-from penstock.core.job import Delivery, Job, Payload
+from penstock.core.job import Delivery, JobRecord, Payload
 from penstock.core.lifecycle import State
 from penstock.store.bounded_list import ORDER, BoundedList
 from penstock.store.contract import FinishedMinutes, JournalBlock, LogEntry, Page, Parcel, Place, Selection
@@ -208,9 +208,9 @@ def fetch(db: apsw.Connection, wanted: Sequence[int]) -> list[Delivery]:
     return [Delivery(*body) for body in bodies]
 
 
-def _bodies(db: apsw.Connection, wanted: Sequence[int]) -> list[tuple[Job, Payload]]:
+def _bodies(db: apsw.Connection, wanted: Sequence[int]) -> list[tuple[JobRecord, Payload]]:
     """Read jobs up to a number of bytes, with their results."""
-    found: list[tuple[Job, Payload]] = []
+    found: list[tuple[JobRecord, Payload]] = []
     size = 0
     for *row, more in db.execute(_BODIES, (msgspec.json.encode(wanted).decode(),)):
         with contextlib.suppress(rows.DamagedRow):
@@ -222,7 +222,7 @@ def _bodies(db: apsw.Connection, wanted: Sequence[int]) -> list[tuple[Job, Paylo
     return found
 
 
-def _bodies_or_none(db: apsw.Connection, job_id: int) -> list[tuple[Job, Payload]]:
+def _bodies_or_none(db: apsw.Connection, job_id: int) -> list[tuple[JobRecord, Payload]]:
     try:
         return _bodies(db, [job_id])
     except UnicodeDecodeError:
@@ -261,7 +261,7 @@ def finished_minutes(db: apsw.Connection, queue: int, state: State) -> FinishedM
     return FinishedMinutes.of(db.execute(statement, (queue,)))
 
 
-def heads(db: apsw.Connection, wanted: Sequence[int]) -> list[Job]:
+def heads(db: apsw.Connection, wanted: Sequence[int]) -> list[JobRecord]:
     """Read jobs without their payloads, in the order of the ids. Damaged ones are left out."""
     found = []
     for row in db.execute(_HEADS, (msgspec.json.encode(wanted).decode(),)):

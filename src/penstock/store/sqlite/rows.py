@@ -13,14 +13,14 @@ import msgspec
 from xxhash import xxh3_64_intdigest as digest
 
 from penstock.core.dependencies import Dependency, JobEnd, Need
-from penstock.core.job import FIRST_LIVE_FIELD, Job, Payload
+from penstock.core.job import FIRST_LIVE_FIELD, JobRecord, Payload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import apsw
 
-FIELDS: Final = Job.__struct_fields__
+FIELDS: Final = JobRecord.__struct_fields__
 FIELD_COUNT: Final = len(FIELDS)
 _LIVE: Final = FIELDS[FIRST_LIVE_FIELD:]
 _FIXED: Final = slice(FIELDS.index("created_at"), FIRST_LIVE_FIELD)
@@ -65,7 +65,7 @@ class DamagedRow(Exception):
         self.row = row
 
 
-def head_checksum(job: Job) -> int:
+def head_checksum(job: JobRecord) -> int:
     """Return the checksum of a head: all of its fields, in order."""
     return digest(_encode(job)) >> 1  # SQLite's integers are signed
 
@@ -89,7 +89,7 @@ def insert_payloads(count: int) -> str:
     return f"insert into payloads (id, checksum, options, data) values {', '.join(['(?, ?, ?, ?)'] * count)}"  # noqa: S608
 
 
-def insert_parameters(jobs: Sequence[tuple[Job, Payload]]) -> tuple[list[Any], list[Any]]:
+def insert_parameters(jobs: Sequence[tuple[JobRecord, Payload]]) -> tuple[list[Any], list[Any]]:
     """Return the parameters of ``insert_jobs`` and ``insert_payloads``."""
     heads: list[Any] = []
     bodies: list[Any] = []
@@ -103,7 +103,7 @@ def insert_parameters(jobs: Sequence[tuple[Job, Payload]]) -> tuple[list[Any], l
     return heads, bodies
 
 
-def update_rows(jobs: Iterable[tuple[Job, int, int]]) -> list[Row]:
+def update_rows(jobs: Iterable[tuple[JobRecord, int, int]]) -> list[Row]:
     """Return the parameters of UPDATE_JOB, guarded by what was read: the state and the token that come with each job."""
     as_tuple, encode, first = _as_tuple, _encode, FIRST_LIVE_FIELD  # this is the innermost loop of an acknowledgement
     return [
@@ -112,7 +112,7 @@ def update_rows(jobs: Iterable[tuple[Job, int, int]]) -> list[Row]:
     ]
 
 
-def lease_rows(jobs: Iterable[tuple[Job, int, int]]) -> list[Row]:
+def lease_rows(jobs: Iterable[tuple[JobRecord, int, int]]) -> list[Row]:
     """Return the parameters of LEASE_JOB, guarded likewise."""
     encode = _encode
     return [
@@ -124,28 +124,28 @@ def lease_rows(jobs: Iterable[tuple[Job, int, int]]) -> list[Row]:
     ]  # fmt: skip
 
 
-def rewrite_row(job: Job) -> Row:
+def rewrite_row(job: JobRecord) -> Row:
     """Return the parameters of REWRITE_JOB. The id, namespace and queue of a job stay."""
     fixed = _as_tuple(job)[_FIXED]
     return (*fixed, head_checksum(job), 0 if job.group_id is None else 1, job.id, job.state, job.token)
 
 
-def read_job(row: Row) -> Job:
+def read_job(row: Row) -> JobRecord:
     """Make a job from the columns HEAD. Raises DamagedRow."""
-    job = Job(*row[:FIELD_COUNT])
+    job = JobRecord(*row[:FIELD_COUNT])
     if digest(_encode(job)) >> 1 != row[FIELD_COUNT]:
         raise DamagedRow("the job's row does not match its checksum", row)
     return job
 
 
-def read_jobs(rows: Sequence[Row]) -> list[Job] | None:
+def read_jobs(rows: Sequence[Row]) -> list[JobRecord] | None:
     """``read_job`` for many rows; None if one of them is damaged."""
     encode, count = _encode, FIELD_COUNT
-    jobs = [Job(*row[:count]) for row in rows]
+    jobs = [JobRecord(*row[:count]) for row in rows]
     return jobs if [digest(encode(job)) >> 1 for job in jobs] == [row[count] for row in rows] else None
 
 
-def read_job_body(row: Row) -> tuple[Job, Payload]:
+def read_job_body(row: Row) -> tuple[JobRecord, Payload]:
     """Make a job and its payload from the columns HEAD, BODY. Raises DamagedRow."""
     job = read_job(row)
     checksum, options, data = row[FIELD_COUNT + 1 :]

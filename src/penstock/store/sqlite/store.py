@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import apsw
 import structlog
 
-from penstock.core.errors import OutcomeUnknown, PenstockError, StorageFailed, StorageFull, StoreIncompatible
+from penstock.core.errors import OutcomeUnknown, ServerError, StorageFailed, StorageFull, StoreIncompatible
 from penstock.core.limits import MEBIBYTE
 from penstock.core.quota import Windows
 from penstock.core.sharding import ALONE, Layout
@@ -169,7 +169,7 @@ class SqliteStore(SqliteStoreReads):
         except OSError as error:
             raise self._cannot_open(error) from error
 
-    def _cannot_open(self, error: Exception) -> PenstockError:
+    def _cannot_open(self, error: Exception) -> ServerError:
         if isinstance(error, apsw.FullError) or (isinstance(error, OSError) and error.errno == errno.ENOSPC):
             return StorageFull(
                 f"The store in {self._directory} cannot be opened: the disk is full. Make room and start again."
@@ -460,14 +460,14 @@ class SqliteStore(SqliteStoreReads):
         with contextlib.suppress(apsw.Error):  # the next write detects a failing disk
             self.catalog.look_ahead(self._db)
 
-    def failed(self, error: apsw.Error) -> PenstockError:
+    def failed(self, error: apsw.Error) -> ServerError:
         """Convert an error of SQLite to a PenstockError, and record its meaning for later writes."""
         if self._room.means_full(error):
             return self._room.refuse()
         if isinstance(error, apsw.BusyError):
             return StorageFailed("Another program holds a lock on the data file. Nothing was stored; retry in a moment.")
         if isinstance(error, apsw.ConstraintError):
-            return PenstockError(f"A write broke a rule of the store: {error}")
+            return ServerError(f"A write broke a rule of the store: {error}")
         self._stop_writes(str(error))
         return StorageFailed()
 
@@ -511,7 +511,7 @@ class SqliteStore(SqliteStoreReads):
         else:
             try:
                 await self._reopen()
-            except (apsw.Error, OSError, PenstockError) as error:
+            except (apsw.Error, OSError, ServerError) as error:
                 log.error("storage still fails", error=str(error))
             else:
                 self._recovered()

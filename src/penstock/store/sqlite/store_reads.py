@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.core.bulk_records import BulkRecord, Chunk
     from penstock.core.cron import CronKey, CronRecord
     from penstock.core.dependencies import Dependency, Need
-    from penstock.core.job import Delivery, Job, Payload
+    from penstock.core.job import Delivery, JobRecord, Payload
     from penstock.core.lifecycle import State
     from penstock.core.queue import Queue
     from penstock.core.webhook import WebhookRecord
@@ -65,7 +65,7 @@ class SqliteStoreReads(CatalogReads[SqliteCatalog]):
             raise StorageFailed
         return self._db
 
-    async def job_get(self, namespace: str, ref: int | str) -> tuple[Job, Payload] | None:
+    async def job_get(self, namespace: str, ref: int | str) -> tuple[JobRecord, Payload] | None:
         number = self.catalog.namespaces.get(namespace)
         if number is None:
             return None
@@ -132,7 +132,7 @@ class SqliteStoreReads(CatalogReads[SqliteCatalog]):
     async def job_fetch(self, ids: Sequence[int]) -> list[Delivery]:
         return await self.readers.run(lambda db: reads.fetch(db, ids))
 
-    async def head_list(self, ids: Sequence[int]) -> list[Job]:
+    async def head_list(self, ids: Sequence[int]) -> list[JobRecord]:
         return await self.readers.run(lambda db: reads.heads(db, ids))
 
     async def entry_list(self, search: Search) -> list[BulkRecord]:

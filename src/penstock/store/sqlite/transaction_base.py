@@ -8,7 +8,7 @@ import apsw
 import structlog
 
 from penstock.core.events import EventKind
-from penstock.core.job import Job
+from penstock.core.job import JobRecord
 from penstock.core.queue import SETTINGS_DEFAULT, QueueSettings
 from penstock.store.sqlite import rows
 from penstock.store.sqlite.catalog import SqliteCatalog
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("penstock.store")
 
-Changed = tuple[Job, int, int]
+Changed = tuple[JobRecord, int, int]
 """A job with the state and the token it was read with."""
 
 
@@ -64,15 +64,15 @@ class SqliteTransactionBase(TransactionBase[SqliteCatalog]):
             number = self._add_namespace(name, self._db.last_insert_rowid())
         return number
 
-    def _heads(self, statement: str, parameters: Any, *, many: bool = False) -> list[Job]:
+    def _heads(self, statement: str, parameters: Any, *, many: bool = False) -> list[JobRecord]:
         return self._sound(self._fetch(statement, parameters, many=many))
 
-    def _sound(self, read: list[rows.Row]) -> list[Job]:
+    def _sound(self, read: list[rows.Row]) -> list[JobRecord]:
         """Return jobs made from rows, and quarantine the damaged ones."""
         jobs = rows.read_jobs(read)
         if jobs is not None:
             return jobs
-        found: list[Job] = []
+        found: list[JobRecord] = []
         for row in read:
             try:
                 found.append(rows.read_job(row))

@@ -252,7 +252,7 @@ class AliveBatchReply(Reply, kw_only=True):
     data: AliveBatchData
 
 
-class LogLine(Out):
+class LogEntryReply(Out):
     """One line of a job's log."""
 
     timestamp: int
@@ -263,7 +263,7 @@ class LogLine(Out):
 class LogData(Out):
     """The inner part of a log's reply."""
 
-    logs: list[LogLine]
+    logs: list[LogEntryReply]
     count: int  #: how many lines the log has in total
 
 
