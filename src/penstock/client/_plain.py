@@ -17,6 +17,11 @@ DEPTH_MAX: Final = 64
 _TROUBLES: Final = (TypeError, ValueError, OverflowError, RecursionError)
 
 
+def without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that have a value: None means that an option was not given."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 def encode(value: object) -> bytes:
     """Return any value as JSON: plain values, dataclasses, msgspec structs, pydantic models, datetimes, UUIDs, and so on.
 

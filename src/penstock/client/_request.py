@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from penstock.client._plain import encode
+from penstock.client._plain import encode, without_none
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,7 +54,7 @@ def path(template: str, *names: str) -> str:
 
 def query(**params: object) -> dict[str, str]:
     """Return query parameters; those that are None are left out."""
-    return {name: _text(value) for name, value in params.items() if value is not None}
+    return {name: _text(value) for name, value in without_none(params).items()}
 
 
 def _text(value: object) -> str:
@@ -63,7 +63,7 @@ def _text(value: object) -> str:
 
 def body(**fields: object) -> bytes:
     """Return a JSON body; fields that are None are left out."""
-    return encode({name: value for name, value in fields.items() if value is not None})
+    return encode(without_none(fields))
 
 
 def nothing(_content: bytes) -> None:

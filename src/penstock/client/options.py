@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.client import _clock
 from penstock.client._durations import Duration, Moment, duration_ms, moment_ms
+from penstock.client._plain import without_none
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -220,4 +221,4 @@ def _repeat_field(repeat: Repeat) -> dict[str, Any]:
     field: dict[str, Any] = {"cron": repeat.cron, "timezone": repeat.timezone, "limit": repeat.limit}
     if repeat.every is not None:
         field["every"] = duration_ms(repeat.every, "every")
-    return {name: value for name, value in field.items() if value is not None}
+    return without_none(field)

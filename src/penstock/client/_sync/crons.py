@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from penstock.client import _replies as replies
 from penstock.client._durations import Duration, duration_ms
 from penstock.client._names import new_queue
-from penstock.client._plain import encode
+from penstock.client._plain import encode, without_none
 from penstock.client._request import ApiCall, nothing, path
 from penstock.client._task_call import TaskCall
 from penstock.client.options import cron_fields
@@ -69,12 +69,8 @@ class Crons:
             **options,
         }
         of_task = data.options if isinstance(data, TaskCall) else {}
-        fields = {
-            "schedule": schedule,
-            "repeatEvery": None if every is None else duration_ms(every, "every"),
-            "timezone": timezone,
-            "maxLimit": limit,
-        }
+        interval = None if every is None else duration_ms(every, "every")
+        times = {"schedule": schedule, "repeatEvery": interval, "timezone": timezone, "maxLimit": limit}
         cron = {
             "name": name,
             "queue": new_queue(queue),
@@ -83,8 +79,8 @@ class Crons:
             "preventOverlap": prevent_overlap,
             "skipMissedOnRestart": skip_missed,
             "skipIfNoWorker": skip_if_no_worker,
-            **{key: value for key, value in fields.items() if value is not None},
-            **cron_fields({**of_task, **{key: value for key, value in chosen.items() if value is not None}}),
+            **without_none(times),
+            **cron_fields({**of_task, **without_none(chosen)}),
         }
         return self._send(ApiCall("POST", "/crons", replies.CRON, encode(cron)))
 

@@ -9,7 +9,7 @@ from penstock.client import _clock
 from penstock.client import _replies as replies
 from penstock.client._durations import Duration, Moment, duration_ms, moment_ms
 from penstock.client._names import queue_path
-from penstock.client._plain import encode
+from penstock.client._plain import encode, without_none
 from penstock.client._request import IF_SETTLED, IF_TAKEN, ApiCall, body, nothing, path, query
 
 if TYPE_CHECKING:
@@ -235,4 +235,4 @@ def _message(
         "max_retries": max_retries,
         "metadata": None if metadata is None else dict(metadata),
     }
-    return {name: value for name, value in fields.items() if value is not None}
+    return without_none(fields)
