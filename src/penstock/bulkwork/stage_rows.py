@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _Number(NamedTuple):
-    """A column of whole numbers: its field of NewJob, and its range."""
+    """A column of whole numbers: its field of ``JobSpec``, and its range."""
 
     field: str
     low: int

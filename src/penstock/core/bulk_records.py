@@ -155,7 +155,7 @@ _CHECK_BYTES: Final = 4
 
 
 def pack(columns: Mapping[str, Any]) -> bytes:
-    """Return the body of a chunk, from fields of NewJob.
+    """Return the body of a chunk, from fields of ``JobSpec``.
 
     Each field is a list with a value per row, or one value for all rows.
     """

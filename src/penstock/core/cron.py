@@ -21,7 +21,7 @@ class CronKey(NamedTuple):
 
 
 class CronJobTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The properties of a cron's jobs: see NewJob, which defines the same defaults."""
+    """The properties of a cron's jobs: see ``JobSpec``, which defines the same defaults."""
 
     max_attempts: int = 3
     backoff: int = 1_000

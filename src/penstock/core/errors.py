@@ -327,7 +327,7 @@ class NameContested(ServerError):
 
     def __init__(self, message: str | None = None, *, withdrawn: frozenset[int] = frozenset()) -> None:
         super().__init__(message)
-        self.withdrawn = withdrawn  #: tickets that are no longer used, see core.names
+        self.withdrawn = withdrawn  #: tickets that are no longer used, see core.reservations
 
 
 class PartlyDone(ServerError):

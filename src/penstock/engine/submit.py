@@ -6,7 +6,7 @@
 3. **Ready lists** (``ReadyCache.stage``): claims at hot queues are served from Redis.
 4. **Batcher** (``Batcher.submit``): everything else waits for the next transaction.
 
-A stage that is not configured is not part of the chain and costs nothing: without any, ``engine.run`` is ``Batcher.submit``.
+A stage that is not configured is not part of the chain and costs nothing: without any, ``Engine.run`` is ``Batcher.submit``.
 
 Commands of the server itself begin at a later stage, each for a reason:
 

@@ -72,7 +72,7 @@ class BulkReader(Protocol):
         """Return namespace and name of all queues, by number."""
 
     async def slice(self, namespace: str, name: str, number: int) -> bytes | None:
-        """Read the record of a slice of an epoch: see ``core.ledger.Slice``. None: there is no such slice."""
+        """Read the record of a slice of an epoch: see ``core.bulk_records.EpochSlice``. None: there is no such slice."""
 
     def fetch(self, ids: Sequence[int]) -> AsyncIterator[list[Leased]]:
         """Read jobs by their ids, in order, in chunks of limited size. Unknown and damaged jobs are left out."""

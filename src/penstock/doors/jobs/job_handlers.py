@@ -80,14 +80,14 @@ NOT_DELAYED = "Job not found or not delayed"
 CANNOT_UPDATE = "Job not found or cannot be updated"
 
 
-#: Up to this many jobs are turned into the engine's NewJob requests without a pause.
+#: Up to this many jobs are turned into ``JobSpec``s without a pause.
 _FEW_JOBS = 1_000
 #: The same limit while several namespaces are active.
 _FEW_SHARED_JOBS = 100
 
 
 def _few_new_jobs(bodies: list[requests.PushBody]) -> list[JobSpec]:
-    """Turn the jobs of a small body into NewJob requests. It has no steps, because they cost a tenth of a bulk push."""
+    """Turn the jobs of a small body into ``JobSpec``s. It has no steps, because they cost a tenth of a bulk push."""
     new = []
     for index, each in enumerate(bodies):
         try:

@@ -106,13 +106,13 @@ def value_steps(raw: Raw) -> Steps[None]:
 
 
 def job_steps(body: PushBody) -> Steps[JobSpec]:
-    """Turn a body of any size into a NewJob request, in steps. Raises InvalidInput."""
+    """Turn a body of any size into a ``JobSpec``, in steps. Raises InvalidInput."""
     yield from value_steps(body.data)
     return new_job(body, take_payload(body.data, depth_known=len(memoryview(body.data)) > limits.small_body_bytes))
 
 
 def new_job(body: PushBody, data: bytes | None = None) -> JobSpec:
-    """Turn a body into a NewJob request. Raises InvalidInput. ``data``: its payload, if it was read before."""
+    """Turn a body into a ``JobSpec``. Raises InvalidInput. ``data``: its payload, if it was read before."""
     if data is None:
         data = bytes(body.data)
         # Payloads that may be too deep or too large get a further check; a call for each job of a bulk push would cost more.

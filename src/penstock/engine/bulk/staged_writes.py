@@ -41,7 +41,7 @@ class PackedRows(NamedTuple):
 
     queue: str
     rows: int
-    body: bytes  #: see ``core.ledger.pack``
+    body: bytes  #: see ``core.bulk_records.pack``
 
 
 class Committed(NamedTuple):

@@ -26,8 +26,8 @@ class JournalBlock(msgspec.Struct, frozen=True):
 class JournalPage(msgspec.Struct, frozen=True):
     """A range of the journal, with the events of one namespace, and the events without a namespace.
 
-    In a block, an event of another namespace is ``store.journal.FOREIGN``. A block may end before its last event: the next
-    page continues there.
+    In a block, an event of another namespace is ``store.journal_pages.FOREIGN``. A block may end before its last event:
+    the next page continues there.
     """
 
     first: int  #: number of the first event of the first block that was read; 0 if none was read

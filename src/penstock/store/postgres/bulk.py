@@ -47,7 +47,7 @@ _NO_BODY: Final = (None, None, None)
 
 
 class PostgresBulk:
-    """See ``store.bulk.BulkReader``."""
+    """See ``store.bulk_reader.BulkReader``."""
 
     def __init__(self, db: Connection) -> None:
         self._db = db

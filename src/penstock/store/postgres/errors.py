@@ -38,7 +38,7 @@ _REASONS: tuple[tuple[tuple[type[BaseException], ...], str], ...] = (
 
 
 def translate(error: BaseException) -> ServerError | None:
-    """Return the PenstockError for an error of the database; None for other errors."""
+    """Return the ServerError for an error of the database; None for other errors."""
     if isinstance(error, _IN_THE_WAY) or getattr(error, "sqlstate", None) == CHANGED_STATE:
         return RowChanged(f"Another server was faster: {error}")
     if isinstance(error, (asyncpg.DiskFullError, asyncpg.OutOfMemoryError)):

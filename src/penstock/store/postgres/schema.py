@@ -133,7 +133,7 @@ create table logs (
 create table dependencies (
   job          bigint not null,          -- waits for
   needs        bigint not null,          -- this one
-  state        smallint not null,        -- core.flow.Need: 0 and 1 keep it waiting
+  state        smallint not null,        -- core.dependencies.Need: 0 and 1 keep it waiting
   name         text not null,            -- how users know the one that is needed
   result       bytea,
   error        bytea,                    -- UTF-8
@@ -145,7 +145,7 @@ create index dependencies_failed on dependencies (name) where state = 1;
 create table ends (
   serial       bigint primary key,       -- in this order they are told
   job          bigint not null,
-  state        smallint not null,        -- core.flow.Need: where the dependencies on it stand now
+  state        smallint not null,        -- core.dependencies.Need: where the dependencies on it stand now
   buries       boolean not null,
   frees        boolean not null,
   inherited    boolean not null,
@@ -194,7 +194,7 @@ create table journal (
   id_mark      bigint not null,          -- highest id its server had handed out by then
   server       bigint not null,          -- who committed it
   total        bigint not null,          -- bytes of all blocks ever written, this one included
-  news         bytea not null,           -- for the other servers: counts, what falls due; see news.py
+  news         bytea not null,           -- for the other servers: counts, what falls due; see commit_notice.py
   body         bytea not null
 );
 create index journal_seq on journal (seq) where count > 0;
@@ -451,7 +451,7 @@ insert into api_key_changes (revision) values (0);
 # Bulk work: consumer groups with their epochs, staged writes and their commits. See core/bulk_records.py.
 _LEDGER = """
 create table ledger (
-  kind         smallint not null,        -- core.ledger.EntryKind
+  kind         smallint not null,        -- core.bulk_records.EntryKind
   namespace    text not null,
   name         text not null,
   number       bigint not null,

@@ -470,7 +470,7 @@ class PostgresStore(PostgresStoreReads):
     # Failures.
 
     def failed(self, error: BaseException, *, unknown: bool = False) -> BaseException:
-        """Convert an error of the database to a PenstockError; other errors stay the same."""
+        """Convert an error of the database to a ServerError; other errors stay the same."""
         ours = translate(error)
         if ours is None:
             return error

@@ -44,7 +44,7 @@ _leased = itemgetter(*(rows.FIELDS.index(name) for name in Leased._fields[:-2]))
 
 
 class SqliteBulk:
-    """See ``store.bulk.BulkReader``."""
+    """See ``store.bulk_reader.BulkReader``."""
 
     def __init__(self, path: str) -> None:
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_NOMUTEX

@@ -31,7 +31,7 @@ BODY: Final = "p.checksum, p.options, p.data"
 #: One statement inserts up to this many rows. Each statement releases Python's lock once and must acquire it again, so under
 #: load a few large ones are much cheaper than many small ones.
 ROWS_PER_INSERT: Final = 50
-# A grouped job that becomes waiting is blocked until groups.py unblocks it.
+# A grouped job that becomes waiting is blocked until job_groups.py unblocks it.
 UPDATE_JOB: Final = (
     f"update jobs set {', '.join(f'{name} = ?' for name in _LIVE)}, checksum = ?, blocked = group_id is not null"  # noqa: S608
     " where id = ? and state = ? and token = ?"

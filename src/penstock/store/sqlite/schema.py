@@ -58,7 +58,7 @@ create table jobs (
   progress     integer not null,
   size         integer not null,
   details      blob,
-  blocked      integer not null,  -- 1: waits behind its group; derived, see groups.py
+  blocked      integer not null,  -- 1: waits behind its group; derived, see job_groups.py
   checksum     integer not null   -- of all columns above but blocked, see rows.py
 );
 -- The numbers are State: 0 waiting, 1 delayed, 2 active, 3 completed, 4 dead.
@@ -116,7 +116,7 @@ _VERSION_2 = """
 create table dependencies (
   job          integer not null,     -- waits for
   needs        integer not null,     -- this one
-  state        integer not null,     -- core.flow.Need: 0 and 1 keep it waiting
+  state        integer not null,     -- core.dependencies.Need: 0 and 1 keep it waiting
   name         text not null,        -- how users know the one that is needed
   result       blob,                 -- what its worker answered
   error        text,                 -- why it failed
@@ -165,7 +165,7 @@ _VERSION_3 = """
 create table ends (
   serial       integer primary key,  -- in this order they are told
   job          integer not null,     -- has ended, and is needed by others
-  state        integer not null,     -- core.flow.Need: where the dependencies on it stand now
+  state        integer not null,     -- core.dependencies.Need: where the dependencies on it stand now
   buries       integer not null,
   frees        integer not null,
   inherited    integer not null,
@@ -179,7 +179,7 @@ create index ends_job on ends (job);
 create table dependencies_3 (
   job          integer not null,     -- waits for
   needs        integer not null,     -- this one
-  state        integer not null,     -- core.flow.Need: 0 and 1 keep it waiting
+  state        integer not null,     -- core.dependencies.Need: 0 and 1 keep it waiting
   name         text not null,        -- how users know the one that is needed
   result       blob,                 -- what its worker answered
   error        text,                 -- why it failed
@@ -262,7 +262,7 @@ create table api_keys (
 # Bulk work: consumer groups with their epochs, staged writes and their commits. See core/bulk_records.py.
 _LEDGER = """
 create table ledger (
-  kind         integer not null,     -- core.ledger.EntryKind
+  kind         integer not null,     -- core.bulk_records.EntryKind
   namespace    text not null,
   name         text not null,
   number       integer not null,
@@ -312,7 +312,7 @@ create table lease_clock (
 ) strict;
 """
 
-# Groups of jobs that are paused or limited, see groups.py and core/group_limits.py. Moments are on the clock of leases, ms.
+# Groups of jobs that are paused or limited, see job_groups.py and core/group_limits.py. Moments are on the clock of leases, ms.
 _GROUP_LIMITS = """
 create table groups (
   queue          integer not null,

@@ -461,7 +461,7 @@ class SqliteStore(SqliteStoreReads):
             self.catalog.look_ahead(self._db)
 
     def failed(self, error: apsw.Error) -> ServerError:
-        """Convert an error of SQLite to a PenstockError, and record its meaning for later writes."""
+        """Convert an error of SQLite to a ServerError, and record its meaning for later writes."""
         if self._room.means_full(error):
             return self._room.refuse()
         if isinstance(error, apsw.BusyError):
