@@ -89,7 +89,6 @@ EXPECTED: dict[Arrow, dict[State, State]] = {
     Arrow.PURGE: {State.DEAD: State.NOWHERE},
     Arrow.OBLITERATE: dict.fromkeys([state for state in State if state is not State.NOWHERE], State.NOWHERE),
     Arrow.FORGET: {State.COMPLETED: State.NOWHERE, State.DEAD: State.NOWHERE},
-    Arrow.QUARANTINE: dict.fromkeys([state for state in State if state is not State.NOWHERE], State.NOWHERE),
 }
 
 

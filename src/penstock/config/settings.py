@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -13,9 +13,12 @@ from penstock.core import limits
 from penstock.core.addresses import IPV6_PREFIX
 from penstock.core.durability import Durability
 from penstock.core.pool_shares import ALL, HALF
+from penstock.core.retention import Retention
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_RETENTION: Final = Retention()  # its defaults are the defaults of the settings
 
 
 class Config(msgspec.Struct, frozen=True):
@@ -85,10 +88,10 @@ class Config(msgspec.Struct, frozen=True):
     http_connections_max: int = 0
     http_idle_timeout_ms: int = 5 * limits.MINUTE_MS
     shutdown_timeout_ms: int = 10_000
-    completed_max: int = 50_000
-    completed_age_ms: int = 7 * limits.DAY_MS
-    journal_bytes_max: int = 256 * limits.MEBIBYTE
-    journal_age_ms: int = 7 * limits.DAY_MS
+    completed_max: int = _RETENTION.completed_max
+    completed_age_ms: int = _RETENTION.completed_age_ms
+    journal_bytes_max: int = _RETENTION.journal_bytes_max
+    journal_age_ms: int = _RETENTION.journal_age_ms
     ballast_bytes: int = 64 * limits.MEBIBYTE
     upgrade_copy: bool = True
     bulk_processes: int = 2

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core import limits
 from penstock.core.job import DeathReason, JobFlag, details_of
-from penstock.core.lifecycle import Arrow, State
+from penstock.core.lifecycle import COMPLETIONS, Arrow, State
 
 if TYPE_CHECKING:
     from penstock.core.job import JobRecord
@@ -114,7 +114,6 @@ POLICIES: Final[tuple[tuple[int, Consequence], ...]] = (
 )
 
 
-_COMPLETIONS = (Arrow.COMPLETE, Arrow.COMPLETE_REMOVE)
 _FAILURES = (Arrow.BURY, Arrow.BURY_REMOVE, Arrow.STALL_BURY, Arrow.STALL_REMOVE, Arrow.CHILD_BURY, Arrow.CHILD_REMOVE)
 
 
@@ -139,7 +138,7 @@ def vanished(job_id: int) -> JobEnd:
 
 def end_of(needed: JobRecord, arrow: Arrow, serial: int, result: bytes | None) -> JobEnd:
     """Return the end of a job, for the jobs that need it. ``result``: of its worker."""
-    if arrow in _COMPLETIONS:
+    if arrow in COMPLETIONS:
         return JobEnd(serial, needed.id, Need.DONE, result=result)
     state, buries, frees = after_failure(needed)
     inherited = arrow in _FAILURES and details_of(needed).reason == DeathReason.CHILD_FAILED

@@ -4,6 +4,9 @@ This file alone defines the lifecycle: no other code changes a job's state. Stor
 and guard the write with the state and the lease token that they read. The diagram and the table in ``docs/lifecycle.md`` are
 generated from TABLE (``python -m penstock.core.lifecycle``). Tests take every arrow from every state, also the forbidden ones.
 
+Two operations of the stores are no arrows. The SQLite store moves a damaged row to quarantine: such a row cannot be read,
+so its state is not known. A queue that moves to another shard takes its jobs along, in the states that they are in.
+
 A job that does not exist yet, or no longer, is NOWHERE. That state is never stored: an arrow that leads there deletes.
 """
 
@@ -100,7 +103,6 @@ class Arrow(StrEnum):
     PURGE = "purge"
     OBLITERATE = "obliterate"
     FORGET = "forget"
-    QUARANTINE = "quarantine"
 
 
 class Moment(Protocol):
@@ -378,10 +380,11 @@ TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
     **_rows(Arrow.PURGE,        (_DEAD,),                     _NOWHERE,    events=(Kind.JOB_REMOVED,)),
     **_rows(Arrow.OBLITERATE,   _STORED,                      _NOWHERE,    events=(Kind.JOB_REMOVED,)),
     **_rows(Arrow.FORGET,       (_COMPLETED, _DEAD),          _NOWHERE),
-    **_rows(Arrow.QUARANTINE,   _STORED,                      _NOWHERE,    events=(Kind.JOB_QUARANTINED,)),
 }
 # fmt: on
 
+#: Arrows that complete a job.
+COMPLETIONS: Final = (Arrow.COMPLETE, Arrow.COMPLETE_REMOVE)
 #: Arrows that end an attempt and may change the due time of the job: their events contain when the attempt was due.
 DUE_ARROWS: Final = frozenset(arrow for (_, arrow), row in TABLE.items() if not DUE_KINDS.isdisjoint(row.events))
 

@@ -283,7 +283,6 @@ bulk_tasks_max: Final = 64  # that wait for a bulk process; one more is refused
 bulk_task_ms_max: Final = 10 * MINUTE_MS  # then its process is stopped
 bulk_process_bytes: Final = 512 * MEBIBYTE  # a bulk process that used more than this ends after its task
 bulk_process_tasks: Final = 1_000  # after which a bulk process ends, with any memory size
-bulk_frame_bytes_max: Final = 16 * MEBIBYTE  # of a message to or from a bulk process
 bulk_snapshots_max: Final = 64  # kept on a server
 bulk_snapshots_namespace_max: Final = 16  # kept of one namespace
 bulk_fetched_ms: Final = 10 * SECOND_MS  # after which a fetched snapshot may be deleted, if room is needed

@@ -42,8 +42,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Errors for which the contract has texts. Other errors are about the server: a retry may help, or the outcome is unknown.
-_OF_THE_JOB = (*LEASE_GONE, JobQuarantined, InvalidInput)
+#: Errors of settling a job for which the contract has texts.
+ABOUT_THE_JOB = (*LEASE_GONE, JobQuarantined)
+#: Errors that are not about the server. After any other error a retry may help, or the outcome is unknown.
+_OF_THE_REQUEST = (*ABOUT_THE_JOB, InvalidInput)
 
 
 class JobsDoor:
@@ -125,7 +127,7 @@ class JobsDoor:
         Raises only if none was settled.
         """
         outcomes = await self.engine.run(settlement)
-        troubles = [outcome for outcome in outcomes if outcome is not None and not isinstance(outcome, _OF_THE_JOB)]
+        troubles = [outcome for outcome in outcomes if outcome is not None and not isinstance(outcome, _OF_THE_REQUEST)]
         if troubles and None not in outcomes:
             raise next((each for each in troubles if isinstance(each, OutcomeUnknown)), troubles[0])
         errors = [
@@ -170,13 +172,9 @@ def holds(texts: Sequence[str], tokens: Sequence[str | None] | None) -> list[Lea
     return [hold(text, token) for text, token in zip(texts, tokens, strict=True)]
 
 
-#: Errors of settling a job for which the contract has texts.
-ABOUT_THE_JOB = (*LEASE_GONE, JobQuarantined)
-
-
 def _raise_ours(outcome: ServerError | None) -> None:
     """Raise an error that is not about the job: its shard is down, or its queue is being moved."""
-    if outcome is not None and not isinstance(outcome, (*ABOUT_THE_JOB, InvalidInput)):
+    if outcome is not None and not isinstance(outcome, _OF_THE_REQUEST):
         raise outcome
 
 
@@ -184,9 +182,7 @@ def in_words(outcome: ServerError, text: str, refusal: str) -> str:
     """Return the contract's text for why a job could not be settled."""
     if isinstance(outcome, StaleLease) and "invalid token" not in refusal:
         return f"Invalid or expired lock token for job {text}"
-    if isinstance(outcome, InvalidInput) or not isinstance(
-        outcome, _OF_THE_JOB
-    ):  # the error is about the way the job was named, or about storage, not about the job
+    if not isinstance(outcome, ABOUT_THE_JOB):  # the error is about the way the job was named, or about storage
         return str(outcome)
     return refusal
 

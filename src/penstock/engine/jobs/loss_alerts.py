@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core import limits
 from penstock.core.events import EventKind
-from penstock.core.lifecycle import Arrow
+from penstock.core.lifecycle import COMPLETIONS, Arrow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.store.contract import JournalBlock
 
 #: Transitions by which the holder of a job ends it. The holder needs no alert for them.
-_BY_HOLDER: Final = frozenset((Arrow.COMPLETE, Arrow.COMPLETE_REMOVE, Arrow.BURY, Arrow.BURY_REMOVE))
+_BY_HOLDER: Final = frozenset((*COMPLETIONS, Arrow.BURY, Arrow.BURY_REMOVE))
 #: Events of other servers after which a job may not be held any more.
 _ENDS: Final = frozenset(kind.value for kind in (EventKind.JOB_REMOVED, EventKind.JOB_DISCARDED, EventKind.DLQ_ADDED))
 

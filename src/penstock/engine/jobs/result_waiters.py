@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.core import limits
 from penstock.core.errors import JobNotFound, QueueMoving, ServerError, TooMany
 from penstock.core.events import EventKind
-from penstock.core.lifecycle import Arrow, State
+from penstock.core.lifecycle import COMPLETIONS, State
 from penstock.engine.api import JobOutcome
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class ResultWaiters:
         for job, arrow in work.ended:
             for future in self._waiting.get(job.id, ()):
                 if not future.done():
-                    completed = arrow in (Arrow.COMPLETE, Arrow.COMPLETE_REMOVE)
+                    completed = arrow in COMPLETIONS
                     future.set_result(JobOutcome(completed, work.results.get(job.id)))
 
     def heard(self, blocks: Sequence[JournalBlock]) -> None:
