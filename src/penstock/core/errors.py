@@ -1,5 +1,7 @@
 """One tree of errors. The docstring of a class is its default message, written for the person who will read it.
 
+Errors that only one module raises are in that module, with ``ServerError`` or another class from here as their base.
+
 ``code`` is stable and safe to match on; the text may get better. Doors map classes to their own status codes in one
 table each.
 """

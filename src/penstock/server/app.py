@@ -1,4 +1,7 @@
-"""The composition root: the only module that imports all parts and connects them."""
+"""The composition root: it opens the stores, the engines, the doors and the listeners, and connects them.
+
+The other modules of this package make these parts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The commands of the jobs door, each with the handler that answers it and the fields it takes. docs/tcp.md explains them."""
+"""Commands of the jobs door, each with the handler that answers it and the fields it takes. docs/tcp.md explains them.
+
+Others are in ``client_commands.py``, ``dead_letter_commands.py``, ``flow_push.py``, ``group_commands.py``,
+``metric_commands.py``, ``queue_events.py`` and ``summary_commands.py``. ``CommandTable`` has them all.
+"""
 
 from __future__ import annotations
 
