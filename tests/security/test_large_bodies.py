@@ -19,23 +19,22 @@ from penstock.doors.http.request import Bodies
 from penstock.doors.jobs import jsonable, tcp_frames
 from penstock.engine.fair_share import FairShare
 from tests.security.measure import MB, Bystander, cpu_s
-from tests.support.server import ServerProcess
+from tests.security.ticked import TickedServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from penstock.core.time_slices import Steps
+    from tests.support.server import ServerProcess
 
 T = TypeVar("T")
-#: Of the time that the server computed for the attack, the part for which one other client waited. Nothing in between: 1.
-SHARE_MAX = 0.5
-#: Requests of one attack, so that all of it takes long compared with the noise of a busy machine.
-TIMES = 3
+#: Of the processor time of a request, the part for which it may hold the event loop at once. All in one step: 1.
+PART_MAX = 0.3
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("large") / "q.db") as running:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TickedServer]:
+    with TickedServer(tmp_path_factory.mktemp("large")) as running:
         yield running
 
 
@@ -50,19 +49,6 @@ def command(server: ServerProcess, frame: bytes) -> dict[str, object]:
         (size,) = struct.unpack(">I", replies.read(4))
         reply: dict[str, object] = msgspec.msgpack.decode(replies.read(size))
         return reply
-
-
-def waited_share(server: ServerProcess, attack: Callable[[], object]) -> float:
-    """Return for which part of the computing time of an attack another client waited for one answer."""
-    attack()  # what is made once is made
-    with Bystander(server) as bystander:
-        before = cpu_s(server.pid)
-        for _ in range(TIMES):
-            attack()
-        computed = cpu_s(server.pid) - before
-    assert bystander.statuses == {200}
-    assert not bystander.failures
-    return bystander.slowest_s / computed
 
 
 def bulk(*jobs: bytes) -> bytes:
@@ -83,16 +69,16 @@ NUMBERS = b'{"data":{"a":[%s]},"tags":["a"]}' % b",".join([b"1"] * 480)
     ids=["62 levels", "numbers that are forgiven", "last job of many"],
 )
 def test_others_are_answered_while_a_large_body_is_checked(
-    server: ServerProcess, path: str, body: bytes, status: int
+    server: TickedServer, path: str, body: bytes, status: int
 ) -> None:
     assert post(server, path, body) == status
-    assert waited_share(server, lambda: post(server, path, body)) < SHARE_MAX
+    assert server.longest_part(lambda: post(server, path, body)) < PART_MAX
 
 
-def test_others_are_answered_while_bytes_are_spelled(server: ServerProcess) -> None:
+def test_others_are_answered_while_bytes_are_spelled(server: TickedServer) -> None:
     frame = msgspec.msgpack.encode({"cmd": "PUSH", "queue": "bytes", "data": b"x" * 1_000_000})
     assert "ok" in command(server, frame)
-    assert waited_share(server, lambda: command(server, frame)) < SHARE_MAX
+    assert server.longest_part(lambda: command(server, frame)) < PART_MAX
 
 
 MANY = 600_000
@@ -123,10 +109,10 @@ def check_steps(steps: Steps[T]) -> T:
         seconds.append(time.thread_time() - before)
 
 
-def test_others_are_answered_while_many_maps_are_read(server: ServerProcess) -> None:
+def test_others_are_answered_while_many_maps_are_read(server: TickedServer) -> None:
     frame = b"\x83\xa3cmd\xa4PUSH\xa5queue\xa4maps\xa4data" + MAPS
     assert "ok" in command(server, frame)
-    assert waited_share(server, lambda: command(server, frame)) < SHARE_MAX / 2
+    assert server.longest_part(lambda: command(server, frame)) < PART_MAX
 
 
 @pytest.mark.parametrize(

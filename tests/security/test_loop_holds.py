@@ -1,7 +1,6 @@
 """Large legal requests and answers: no step of the event loop is long compared with all of the work that they need.
 
-The server has a ticker on its loop (``bench.ticked_server``), which measures in processor time: it does not matter what else
-the machine does.
+It is measured in processor time (``ticked``): it does not matter what else the machine does.
 """
 
 from __future__ import annotations
@@ -13,13 +12,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from bench.ticked_server import BYTES, ticks
 
 from tests.security.measure import MB, cpu_s, settled
-from tests.support.server import ServerProcess
+from tests.security.ticked import TickedServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 #: Of the processor time of a request, the part that one step of the event loop may have.
@@ -30,24 +28,8 @@ DEEP = b"[" + (b"[" * 61 + b"]" * 61 + b",") * (4 * MB // 123) + b"1]"
 NUMBERS = b'{"data":[%b]}' % b",".join([b"1"] * 480)
 
 
-class Ticked(ServerProcess):
-    """A server that measures how long its event loop is held."""
-
-    def __init__(self, directory: Path) -> None:
-        path = directory / "ticks"
-        path.write_bytes(bytes(BYTES))
-        self.longest = ticks(path)
-        launcher = ("-m", "bench.ticked_server")
-        super().__init__(directory / "data", env={"PENSTOCK_BENCH_TICKS": str(path)}, launcher=launcher)
-
-    def longest_part(self, work: Callable[[], object]) -> float:
-        """Return the part of the processor time of some work that its longest step had."""
-        settled(self)
-        self.longest[1] = 0.0
-        before = cpu_s(self.pid)
-        work()
-        settled(self)
-        return self.longest[1] / (cpu_s(self.pid) - before)
+class Ticked(TickedServer):
+    """What the tests here ask of it."""
 
     def post(self, path: str, body: bytes) -> bytes:
         with self.client() as client:
