@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.core import ids
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.durability import Durability
 from penstock.core.errors import OutcomeUnknown
 from penstock.engine.engine import Engine
@@ -127,7 +127,7 @@ async def test_a_job_is_told_of_when_it_is_on_disk_and_not_before(strict: Bench)
     strict.disk.gate.clear()
     pushing = asyncio.ensure_future(push(strict.engine))
     await until(lambda: strict.engine.store.journal_next > number)
-    await settle()
+    await yield_to_loop()
     assert (strict.begun, strict.engine.journal_vouched) == (0, number)
     strict.disk.gate.set()
     await strict.were_told(await pushing)

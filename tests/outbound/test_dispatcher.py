@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.core import ids, limits
-from penstock.core.clock import SystemClock, settle
+from penstock.core.clock import SystemClock, yield_to_loop
 from penstock.core.durability import Durability
 from penstock.core.errors import StorageFailed
 from penstock.core.events import EventKind
@@ -423,7 +423,7 @@ async def test_trouble_with_the_store_is_waited_out(
         await push(engine)
     monkeypatch.setattr(engine, "run", run)
     await push(engine)
-    await settle()
+    await yield_to_loop()
     monkeypatch.setattr(engine, "run", fails)
     await clock.advance(2_000)
     monkeypatch.setattr(engine, "run", run)

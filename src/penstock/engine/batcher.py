@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import structlog
 
 from penstock.core import limits
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.durability import Durability
 from penstock.core.errors import OutcomeUnknown, QueueMoving, RowChanged, ServerError, ShuttingDown, StorageFull
 from penstock.engine.command import Lane
@@ -212,7 +212,7 @@ class Batcher:
         seen = 0
         while seen < len(pending):
             seen = len(pending)
-            await settle(1)  # at least once, so that other connections are read and answered between two batches
+            await yield_to_loop(1)  # at least once, so that other connections are read and answered between two batches
             if pending.full or self._share.shared:
                 return
 

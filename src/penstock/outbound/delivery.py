@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from penstock.core import ids, limits
-from penstock.core.clock import pause, settle
+from penstock.core.clock import pause, yield_to_loop
 from penstock.core.errors import ServerError
 from penstock.core.events import EventKind
 from penstock.core.webhook import EVENT_NAMES, DeliveryProgress
@@ -181,7 +181,7 @@ class WebhookDelivery:
         for block in blocks:
             if any(self._wants(subject) for subject in subjects_of(block)):
                 await self._deliver_all(block)
-            await settle(1)
+            await yield_to_loop(1)
             if rewound != self._rewound:
                 return
             self.cursor = max(self.cursor, block.seq + len(block.events))

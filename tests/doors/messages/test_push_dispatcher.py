@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.core import limits
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.durability import Durability
 from penstock.core.errors import StorageFailed
 from penstock.core.ids import to_ulid
@@ -115,7 +115,7 @@ async def test_the_plan_is_followed_to_its_end(
     post.answers += [500, "timeout", 429, 503]
     await subscribe(engine)
     job = await publish(engine, max_attempts=1)
-    await settle()
+    await yield_to_loop()
     assert await state(engine, job) is State.DELAYED, "it waits in the store"
     for wait in PLAN:
         await clock.advance(wait - 1)
@@ -135,7 +135,7 @@ async def test_a_good_answer_acknowledges(engine: Engine, office: PushDispatcher
     post.answers.append(status)
     await subscribe(engine)
     job = await publish(engine)
-    await settle()
+    await yield_to_loop()
     assert await state(engine, job) is State.NOWHERE
     assert office.tally.of(QUEUE).acked == 1
 
@@ -147,7 +147,7 @@ async def test_a_refusal_makes_a_dead_letter_at_once(
     post.answers.append(status)
     await subscribe(engine)
     job = await publish(engine)
-    await settle()
+    await yield_to_loop()
     assert await state(engine, job) is State.DEAD
     assert len(post.got) == 1
 
@@ -159,7 +159,7 @@ async def test_what_may_get_better_is_tried_again(
     post.answers.append(answer)
     await subscribe(engine)
     job = await publish(engine)
-    await settle()
+    await yield_to_loop()
     assert await state(engine, job) is State.DELAYED
     await clock.advance(PLAN[0])
     assert await state(engine, job) is State.NOWHERE
@@ -187,7 +187,7 @@ async def test_a_host_that_turns_private_is_not_called(engine: Engine, clock: Ma
     office.start()
     await subscribe(engine)
     job = await publish(engine)
-    await settle()
+    await yield_to_loop()
     found = await stored(engine, job)
     assert found is not None
     assert found.state == State.DELAYED
@@ -227,13 +227,13 @@ async def test_few_at_once_and_the_others_wait_in_the_queue(
     post.gate.clear()
     await subscribe(engine)
     await push_many(engine, 20)
-    await settle()
+    await yield_to_loop()
     assert post.under_way == limits.push_deliveries_max
     queue = engine.store.queue_find(QUEUE)
     assert queue is not None
     assert engine.store.counts(queue).waiting == 20 - limits.push_deliveries_max
     post.gate.set()
-    await settle(200)
+    await yield_to_loop(200)
     assert len(post.got) == len({each["id"] for each in post.got}) == 20
 
 
@@ -243,9 +243,9 @@ async def test_a_slow_receiver_holds_up_nobody_else(engine: Engine, office: Push
     await subscribe(engine, other, "http://quick.com/")
     post.gate.clear()
     await push_many(engine, 2 * limits.push_deliveries_max)
-    await settle()
+    await yield_to_loop()
     await push_many(engine, 3, queue=other)
-    await settle()
+    await yield_to_loop()
     assert post.urls.count("http://quick.com/") == 3
 
 
@@ -253,9 +253,9 @@ async def test_retries_do_not_hold_up_what_comes_after(engine: Engine, office: P
     post.answers += [500] * 20
     await subscribe(engine)
     await push_many(engine, 20, flags=JobFlag.MESSAGE)
-    await settle(200)
+    await yield_to_loop(200)
     late = await push(engine)
-    await settle()
+    await yield_to_loop()
     assert post.got[-1]["id"] == to_ulid(late.id)
 
 
@@ -265,13 +265,13 @@ async def test_who_unsubscribes_gets_no_more_and_what_was_begun_is_finished(
     subscription = await subscribe(engine)
     post.gate.clear()
     begun = await publish(engine)
-    await settle()
+    await yield_to_loop()
     await engine.run(RemoveSubscription(subscription.id, lambda _: True))
     later = await publish(engine)
     await clock.advance(1_000)
     assert (len(office), post.under_way) == (0, 1)
     post.gate.set()
-    await settle()
+    await yield_to_loop()
     assert await state(engine, begun) is State.NOWHERE
     assert await state(engine, later) is State.WAITING
 
@@ -281,12 +281,12 @@ async def test_a_queue_that_is_removed_takes_its_subscriptions_along(
 ) -> None:
     await subscribe(engine)
     await publish(engine)
-    await settle()
+    await yield_to_loop()
     assert len(office) == 1
     await admin.obliterate(engine, QUEUE)
     assert len(office) == 0
     await publish(engine)
-    await settle()
+    await yield_to_loop()
     assert len(post.got) == 1
 
 
@@ -296,9 +296,9 @@ async def test_what_is_cut_off_by_the_end_of_the_server_goes_back_in_order(
     await subscribe(engine)
     post.gate.clear()
     jobs = [await publish(engine) for _ in range(3)]
-    await settle()
+    await yield_to_loop()
     stopping = asyncio.ensure_future(office.stop())
-    await settle()
+    await yield_to_loop()
     assert not stopping.done(), "it gets a moment"
     await clock.advance(limits.goodbye_ms_max)
     await stopping
@@ -314,9 +314,9 @@ async def test_what_is_answered_in_that_moment_counts(
     await subscribe(engine)
     post.gate.clear()
     job = await publish(engine)
-    await settle()
+    await yield_to_loop()
     stopping = asyncio.ensure_future(office.stop())
-    await settle()
+    await yield_to_loop()
     post.gate.set()
     await stopping
     assert await state(engine, job) is State.NOWHERE
@@ -326,10 +326,10 @@ async def test_a_receiver_may_acknowledge_by_its_receipt(engine: Engine, office:
     await subscribe(engine)
     post.gate.clear()
     job = await publish(engine)
-    await settle()
+    await yield_to_loop()
     await admin.empty(engine, QUEUE)
     post.gate.set()
-    await settle()
+    await yield_to_loop()
     assert await state(engine, job) is State.NOWHERE
     assert office.tally.of(QUEUE).acked == 0, "not by us"
 
@@ -341,7 +341,7 @@ async def test_a_message_outlasts_the_attempt_to_deliver_it(
     await subscribe(engine)
     post.gate.clear()
     await publish(engine)
-    await settle()
+    await yield_to_loop()
     await clock.advance(office.rules.timeout_ms)
     assert len(post.got) == 1
 
@@ -353,14 +353,14 @@ async def test_only_who_leads_pushes(engine: Engine, office: PushDispatcher, pos
     engine.leads = False
     await subscribe(engine)
     await publish(engine)
-    await settle()
+    await yield_to_loop()
     assert (len(office), post.got) == (0, [])
     engine.take_lead(1, engine.clock.steady_ms() + 10_000)
-    await settle()
+    await yield_to_loop()
     assert len(post.got) == 1
     engine.take_lead(None)
     await publish(engine)
-    await settle()
+    await yield_to_loop()
     assert len(post.got) == 1
 
 
@@ -376,10 +376,10 @@ async def test_a_store_that_fails_is_asked_again(
         return run(command)
 
     await subscribe(engine)
-    await settle()
+    await yield_to_loop()
     monkeypatch.setattr(engine, "run", refuse)
     await run(Push(QUEUE, [JobSpec(b"1", flags=JobFlag.MESSAGE)]))
-    await settle()
+    await yield_to_loop()
     assert len(post.got) == 1, "it had asked before"
     await clock.advance(limits.push_rest_ms)
     failing.clear()

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.access.authenticator import Authenticator
 from penstock.core import limits
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.doors.jobs.event_hub import EventHub
 from penstock.doors.jobs.session import JobsSession
 from penstock.doors.jobs.websocket import SocketDoor
@@ -156,7 +156,7 @@ async def test_who_only_listens_is_never_cut_off(engine: Engine, clock: ManualCl
     await clock.advance(5 * limits.reader_stuck_ms_max)
     assert len(served.door) == 1
     await push(engine)
-    await settle()
+    await yield_to_loop()
     assert len(served.sent) == 1
     await served.door.close()
     await served.serving
@@ -166,14 +166,14 @@ async def test_who_only_listens_is_never_cut_off(engine: Engine, clock: ManualCl
 
 async def test_who_takes_nothing_is_cut_off_and_who_is_slow_is_not(engine: Engine, clock: ManualClock, pair: Pair) -> None:
     served = Served(engine, pair, stuck=True)
-    await settle()
+    await yield_to_loop()
     for _ in range(4):
         await push(engine)
-        await settle()
+        await yield_to_loop()
     for _ in range(2):  # one message in a minute and a half: slow, and alive
         await clock.advance(limits.reader_stuck_ms_max * 3 // 4)
         served.slow[-1].set_result(None)
-        await settle()
+        await yield_to_loop()
     assert len(served.door) == 1
     assert len(served.sent) == 2
     await clock.advance(2 * limits.reader_stuck_ms_max)

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from penstock.core import bulk_records, limits
 from penstock.core.bulk_records import EntryKind
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.durability import Durability
 from penstock.core.errors import CommitUnknown, InvalidInput, QuotaExceeded, StageUnknown, TooMany
 from penstock.core.queue import QueueKey
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.anyio
 async def stages_of(engine: ServerContext) -> AsyncIterator[StagedWrites]:
     stages = StagedWrites(engine)
     stages.start()
-    await settle()
+    await yield_to_loop()
     yield stages
     await stages.stop()
 
@@ -118,7 +118,7 @@ async def test_publishing_goes_on_after_a_crash(tmp_path: Path, clock: ManualClo
         await stages.commit("default", "k", ["t"], 0)
         stages.start()
         while waiting(engine) < stops * limits.slice_jobs_max and not (await stages.state("default", "k")).published:
-            await settle(1)
+            await yield_to_loop(1)
         seen.add(waiting(engine))
         stages.send_everybody_home()
         for publisher in stages._publishers:

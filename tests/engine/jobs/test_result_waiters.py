@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.errors import JobNotFound
 from penstock.core.job import JobFlag
 from penstock.core.lifecycle import Arrow
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 async def wait(engine: Engine, job: JobRecord, timeout: int = 5_000) -> asyncio.Task[JobOutcome | None]:
     task = asyncio.ensure_future(engine.completions.wait("default", job.id, timeout))
-    await settle()
+    await yield_to_loop()
     return task
 
 
@@ -85,5 +85,5 @@ async def test_an_unknown_job_cannot_be_waited_for(engine: Engine) -> None:
 async def test_who_stops_waiting_leaves_nothing_behind(engine: Engine) -> None:
     waiting = await wait(engine, await push(engine))
     waiting.cancel()
-    await settle()
+    await yield_to_loop()
     assert engine.completions.size == 0

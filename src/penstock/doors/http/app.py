@@ -17,7 +17,7 @@ from penstock.access.authenticator import shown_in
 from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
 from penstock.core.addresses import network_of
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.errors import HeadRefused, RateLimited, RouteNotFound, ServerError, TargetTooLong, TooMany, Unauthorized
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.core.time_slices import in_slices
@@ -243,7 +243,7 @@ class HttpApp:
             transport = proto.response_stream(200, [*headers, ("content-length", str(size))])
             for part in parts:
                 await transport.send_bytes(part)
-                await settle(1)
+                await yield_to_loop(1)
         return True
 
     async def _may_send(self, request: Request, writer: AnswerWriter, route: Route, size: int) -> bool:

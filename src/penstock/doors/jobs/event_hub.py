@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core import limits
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.events import PAYLOAD_KINDS, EventKind, queue_event
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.doors.jobs.event_rendering import OutgoingEvent
@@ -199,7 +199,7 @@ class EventHub:
                         await self._share.give_way(namespace)
                     messages = limits.fan_out_waited_messages if self._shared else limits.fan_out_turn_messages
                     self._pass_on_some(namespace, messages)
-                    await settle(1)
+                    await yield_to_loop(1)
         finally:
             self._task = None
             if self._share is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 
 from penstock.core import limits
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.errors import FastPathFailed, ServerError
 from penstock.engine.prefetch.commands import TakeBack
 from penstock.engine.prefetch.prefetcher import Prefetcher
@@ -57,7 +57,7 @@ class ClaimQueue:
     async def _serve(self) -> None:
         try:
             while self._waiting:
-                await settle(1)  # more claims may come in this turn of the event loop
+                await yield_to_loop(1)  # more claims may come in this turn of the event loop
                 claims = [each for each in self._waiting if not each.claim.future.done()]
                 self._waiting = []
                 try:
