@@ -239,7 +239,7 @@ async def test_who_waits_for_an_end_is_not_told_before_it_is_on_disk(tmp_path: P
     job = await push(engine)
     await claim_job(engine)
     disk.gate.clear()
-    waiting = asyncio.ensure_future(engine.completions.wait("default", job.id, 60_000))
+    waiting = asyncio.ensure_future(engine.result_waiters.wait("default", job.id, 60_000))
     await yield_to_loop()
     acked = asyncio.ensure_future(ack(engine, job, b"1"))
     await yield_to_loop()

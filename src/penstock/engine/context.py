@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.core.retention import Retention
     from penstock.engine.command import AnyCommand
     from penstock.engine.jobs.claim import Claim
-    from penstock.engine.jobs.loss_alerts import LeaseWaiters
+    from penstock.engine.jobs.loss_alerts import LossAlerts
     from penstock.engine.jobs.queue_limits import QueueLimits
     from penstock.engine.prefetch.unconfirmed_leases import UnconfirmedLeases
     from penstock.engine.unit_of_work import UnitOfWork
@@ -108,11 +108,11 @@ class EngineContext(ShardApi, Protocol):
         """Makes ids of jobs."""
 
     @property
-    def throttle(self) -> QueueLimits:
+    def queue_limits(self) -> QueueLimits:
         """Rate limits and concurrency limits of queues."""
 
     @property
-    def room(self) -> WaitingClaims:
+    def claim_waiters(self) -> WaitingClaims:
         """Claims that wait for a job."""
 
     @property
@@ -132,7 +132,7 @@ class EngineContext(ShardApi, Protocol):
         """Start of this engine (steady ms); earlier due times of crons count as missed."""
 
     @property
-    def held_jobs(self) -> LeaseWaiters:
+    def loss_alerts(self) -> LossAlerts:
         """Alerts for jobs that may not be held any more."""
 
     @property

@@ -18,12 +18,12 @@ from penstock.engine.buffer import commands
 from penstock.engine.bulk import epoch_commands, stage_commands
 from penstock.engine.command import Command
 from penstock.engine.jobs import (
+    check_leases,
     claim,
     claim_waiters,
     dead_letters,
     dependencies,
     flow_push,
-    lease_waiters,
     park,
     push,
     serve_claims,
@@ -80,7 +80,7 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     settle.Ack: settle.ack,
     settle.Nack: settle.nack,
     settle.Release: settle.release,
-    lease_waiters.CheckLeases: lease_waiters.check_leases,
+    check_leases.CheckLeases: check_leases.check_leases,
     settle.Requeue: settle.requeue,
     park.Park: park.park,
     settle_by_id.AckById: settle_by_id.ack_by_id,
@@ -164,7 +164,7 @@ async def apply(engine: EngineContext, work: UnitOfWork, batch: Sequence[AnyComm
     prefetches = by_verb.get(fast.Prefetch)
     if prefetches:
         await fast.prefetch(engine, work, prefetches)
-    if claims or engine.room.size:
+    if claims or engine.claim_waiters.size:
         await serve_claims.claim(engine, work, claims)
         if work.followed < len(work.ended):  # a claim may have found a job whose time-to-live is over
             await dependencies.follow_up(engine, work)
@@ -177,8 +177,8 @@ async def apply_beside(engine: EngineContext, work: UnitOfWork, batch: Sequence[
     await _before_sweep(engine, work, _by_verb(batch))
     await work.flush()
     await dependencies.follow_up(engine, work)
-    if engine.room.size:
-        work.after_commit.append(partial(engine.room.nudge_ready, work))
+    if engine.claim_waiters.size:
+        work.after_commit.append(partial(engine.claim_waiters.nudge_ready, work))
 
 
 def _by_verb(batch: Sequence[AnyCommand]) -> dict[type[AnyCommand], list[Any]]:

@@ -21,7 +21,7 @@ from penstock.engine.fair_share import FairShare
 from penstock.engine.fair_turns import FairTurns
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.claim_waiters import ClaimWaiters
-from penstock.engine.jobs.loss_alerts import LeaseWaiters
+from penstock.engine.jobs.loss_alerts import LossAlerts
 from penstock.engine.jobs.queue_limits import QueueLimits
 from penstock.engine.jobs.result_waiters import ResultWaiters
 from penstock.engine.maintenance.dead_letter_service import DeadLetterService
@@ -92,10 +92,10 @@ class Engine:
         self.shares = Shares()  #: shares of each pool, for each namespace
         self.retention = retention or Retention()
         self.signals = EngineSignals()
-        self.throttle = QueueLimits()
-        self.room = ClaimWaiters(self)
-        self.completions = ResultWaiters(self)
-        self.held_jobs = LeaseWaiters()
+        self.queue_limits = QueueLimits()
+        self.claim_waiters = ClaimWaiters(self)
+        self.result_waiters = ResultWaiters(self)
+        self.loss_alerts = LossAlerts()
         self.replays = FairTurns(limits.replays_max)  #: turns of readers of the journal, for each namespace
         self.timer = Timer(self)
         self.leads = not store.capabilities.is_shared  #: whether it does the shard's tasks for one server at a time
@@ -149,7 +149,7 @@ class Engine:
         signals.queues_moved.subscribe(self._look_around)
         for committed in (self._count, self.feed.committed):
             signals.committed.subscribe(committed)
-        for answered in (self.completions.answered, self.held_jobs.answered):
+        for answered in (self.result_waiters.answered, self.loss_alerts.answered):
             signals.answered.subscribe(answered)
         if self.fast is not None:
             signals.before_answers.subscribe(self.fast.offer)
@@ -166,8 +166,8 @@ class Engine:
         """Handle recovery of the store: state that was not committed is discarded."""
         self.ids.use(node=self.store.node, floor=self.store.id_floor)
         self.signals.store_recovered.emit()
-        self.completions.look_at_all()
-        self.held_jobs.wake_all()
+        self.result_waiters.look_at_all()
+        self.loss_alerts.wake_all()
         self._batcher.vouch(self.store.journal_next)
         self.timer.arm()
 
@@ -198,9 +198,9 @@ class Engine:
 
     def stop_waiting(self) -> None:
         """Answer all callers that wait, because the server is closing."""
-        self.room.send_everybody_home()
-        self.completions.send_everybody_home()
-        self.held_jobs.wake_all(over=True)
+        self.claim_waiters.answer_all_waiters()
+        self.result_waiters.answer_all_waiters()
+        self.loss_alerts.wake_all(over=True)
 
     @property
     def engines(self) -> tuple[Engine, ...]:
@@ -213,17 +213,17 @@ class Engine:
 
     async def wait(self, namespace: str, ref: JobRef, timeout_ms: int) -> JobOutcome | None:
         """Return how a job ended: see ``ResultWaiters.wait``."""
-        return await self.completions.wait(namespace, ref, timeout_ms)
+        return await self.result_waiters.wait(namespace, ref, timeout_ms)
 
     @property
     def waiting_callers(self) -> int:
         """Number of claims that wait for a job."""
-        return self.room.size
+        return self.claim_waiters.size
 
     @property
     def waiting_for_ends(self) -> int:
         """Number of callers that wait for a job to end."""
-        return self.completions.size
+        return self.result_waiters.size
 
     def put_back(self, command: AnyCommand) -> None:
         """Queue a command again that was run already; its future stays. It does not pass the submit chain again."""
@@ -235,7 +235,7 @@ class Engine:
 
     def leave_line(self, claim: Claim) -> bool:
         """Remove a claim from the line of its queue; False: it was not in it."""
-        return self.room.leave(claim)
+        return self.claim_waiters.leave(claim)
 
     def send_on(self, command: AnyCommand, error: Exception) -> None:
         """Run a command on the shard its queue is on now; without one, it is refused with the error."""
@@ -246,7 +246,7 @@ class Engine:
         """Register a function that takes over commands which are refused because their queue is on another shard."""
         self._batcher.send_on = send_on
 
-    def run_unheard(self, command: AnyCommand) -> None:
+    def run_in_background(self, command: AnyCommand) -> None:
         """Run a command of the server itself, for which no caller waits. It passes no stage of the submit chain."""
         with contextlib.suppress(ServerError):
             self._batcher.submit(command).add_done_callback(_ignore)
@@ -298,18 +298,18 @@ class Engine:
                 self.fast.heard()
         for block in blocks:
             self.feed.publish(block)
-        self.completions.heard(blocks)
-        self.held_jobs.heard(blocks)
+        self.result_waiters.heard(blocks)
+        self.loss_alerts.heard(blocks)
         for queue in [queue for number in ready if (queue := self._queue_or_none(number)) is not None]:
-            self.room.nudge_at(queue.key, self.clock.steady_ms())
+            self.claim_waiters.nudge_at(queue.key, self.clock.steady_ms())
         self.timer.arm()
 
     def _look_around(self) -> None:
         """Handle moved queues: callers that wait at one, or for the end of one of its jobs, are checked again."""
-        if self.room.size:
-            self.room.look_around()
-        self.completions.look_at_all()
-        self.held_jobs.wake_all()
+        if self.claim_waiters.size:
+            self.claim_waiters.look_around()
+        self.result_waiters.look_at_all()
+        self.loss_alerts.wake_all()
         self.timer.arm()
 
     def _queue_or_none(self, number: int) -> Queue | None:
@@ -334,7 +334,7 @@ class Engine:
         for queue in work.dead_letters:
             self.signals.job_died.emit(queue)
         for number in work.tx.freed:
-            self.room.nudge_at(self.store.queue_by_number(number).key, work.steady_ms)
+            self.claim_waiters.nudge_at(self.store.queue_by_number(number).key, work.steady_ms)
         self.timer.arm()
 
 

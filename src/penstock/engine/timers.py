@@ -135,7 +135,7 @@ class Timer:
             or (horizon.cron_ms is not None and horizon.cron_ms <= now)
             or self.may_expire_leases(steady)
         ):
-            self._engine.run_unheard(Tick())
+            self._engine.run_in_background(Tick())
         else:
             self.arm()
 

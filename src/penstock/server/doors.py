@@ -183,7 +183,7 @@ class Doors:
 
     def hush(self) -> None:
         """Claim no more messages for consumers that receive them as a stream: they would ask again and again."""
-        self.stages.send_everybody_home()
+        self.stages.answer_all_waiters()
         self.subscribers.stop()
         self._consumers.hush()
         self.push.hush()

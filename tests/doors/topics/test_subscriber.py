@@ -101,10 +101,10 @@ async def test_who_closes_while_it_waits_takes_nothing(engine: Engine, subscribe
     one, two = subscribers.subscribe(TOPIC), subscribers.subscribe(TOPIC)
     waiting = asyncio.create_task(one.next())
     await yield_to_loop()
-    assert engine.room.waiting(TOPIC) == 1
+    assert engine.claim_waiters.waiting(TOPIC) == 1
     await one.close()
     assert await waiting is None
-    assert engine.room.waiting(TOPIC) == 0
+    assert engine.claim_waiters.waiting(TOPIC) == 0
     await publish(engine, b"1")
     assert await two.next() == TopicMessage(b"1")
 

@@ -109,10 +109,10 @@ async def test_a_claim_waits_at_all_queues(engine: Engine, clock: ManualClock) -
     groups = ConsumerGroups(engine)
     claiming = asyncio.ensure_future(groups.claim("default", "g", 1, wish(wait_ms=1_000, queues=("a", "mail", "b"))))
     await yield_to_loop()
-    assert engine.room.size == 3
+    assert engine.claim_waiters.size == 3
     await fill(engine, 5)
     assert (await claiming).rows == 5
-    assert engine.room.size == 0
+    assert engine.claim_waiters.size == 0
     claiming = asyncio.ensure_future(groups.claim("default", "g", 2, wish(wait_ms=1_000)))
     await clock.advance(1_001)
     assert (await claiming).slices == []
@@ -124,7 +124,7 @@ async def test_whoever_is_gone_while_waiting_holds_nothing(engine: Engine) -> No
     await yield_to_loop()
     claiming.cancel()
     await asyncio.gather(claiming, return_exceptions=True)
-    assert engine.room.size == 0
+    assert engine.claim_waiters.size == 0
     await fill(engine, 1)
     claimed = await engine.run(Claim(MAIL))
     assert len(claimed) == 1

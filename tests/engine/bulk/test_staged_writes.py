@@ -120,7 +120,7 @@ async def test_publishing_goes_on_after_a_crash(tmp_path: Path, clock: ManualClo
         while waiting(engine) < stops * limits.slice_jobs_max and not (await stages.state("default", "k")).published:
             await yield_to_loop(1)
         seen.add(waiting(engine))
-        stages.send_everybody_home()
+        stages.answer_all_waiters()
         for publisher in stages._publishers:
             publisher._stopping = publisher._stopped = True
         await stages.stop()

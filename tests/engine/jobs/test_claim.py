@@ -56,10 +56,10 @@ async def test_concurrent_claims_never_share_a_job(engine: Engine) -> None:
 async def test_a_waiting_claim_is_served_by_the_next_push(engine: Engine) -> None:
     waiting = engine.run(Claim(QUEUE, wait_ms=5_000))
     await yield_to_loop()
-    assert engine.room.size == 1
+    assert engine.claim_waiters.size == 1
     job = await push(engine)
     assert ids(await waiting) == [job.id]
-    assert engine.room.size == 0
+    assert engine.claim_waiters.size == 0
 
 
 async def test_waiting_claims_are_served_first_come_first_served(engine: Engine) -> None:
@@ -85,7 +85,7 @@ async def test_a_waiting_claim_gives_up_after_its_time(engine: Engine, clock: Ma
     assert not waiting.done()
     await clock.advance(1)
     assert await waiting == []
-    assert engine.room.size == 0
+    assert engine.claim_waiters.size == 0
 
 
 async def test_a_waiting_claim_is_woken_by_a_job_falling_due(engine: Engine, clock: ManualClock) -> None:
@@ -112,7 +112,7 @@ async def test_a_waiting_claim_is_woken_by_a_retry_and_by_a_lapse(engine: Engine
 async def test_one_push_wakes_one_of_many_and_touches_no_other(engine: Engine) -> None:
     waiting = [engine.run(Claim(QUEUE, wait_ms=60_000)) for _ in range(5_000)]
     await yield_to_loop()
-    assert engine.room.size == 5_000
+    assert engine.claim_waiters.size == 5_000
     batches = engine.stats.batches
     job = await push(engine)
     await yield_to_loop()
@@ -135,7 +135,7 @@ async def test_a_caller_that_hangs_up_while_waiting_gets_nothing_and_costs_nothi
     engine.run(command)
     await yield_to_loop()
     abandon(engine, command)
-    assert engine.room.size == 0
+    assert engine.claim_waiters.size == 0
     job = await push(engine)
     assert (await claim_job(engine)).id == job.id
 
@@ -156,7 +156,7 @@ async def test_one_that_leaves_before_it_is_in_line_does_not_line_up(engine: Eng
     answer = engine.run(command)
     abandon(engine, command)
     assert await answer == []
-    assert engine.room.size == 0
+    assert engine.claim_waiters.size == 0
 
 
 async def test_a_paused_queue_gives_nothing_until_it_is_resumed(engine: Engine) -> None:

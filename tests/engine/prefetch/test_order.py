@@ -163,7 +163,7 @@ async def test_who_waits_at_a_queue_whose_list_is_lost_is_served(pair: Pair, red
     taken += await claim_all(b, 1)
     await take_the_rest(pair, taken, expected, 10)
     waiting = asyncio.ensure_future(claim_all(b, 1, wait_ms=60_000))
-    await until(lambda: b.room.size)
+    await until(lambda: b.claim_waiters.size)
     job = await push(a)
     assert ids(await waiting) == [job.id]
 

@@ -205,9 +205,9 @@ async def test_who_waits_for_an_end_is_told_although_the_server_was_cut_off_then
 ) -> None:
     async with engine_on(shard) as other, cuttable(shard, operator) as one:
         pushed = await push(other)
-        waiting = asyncio.create_task(one.engine.completions.wait("default", pushed.id, 30_000))
+        waiting = asyncio.create_task(one.engine.result_waiters.wait("default", pushed.id, 30_000))
         async with asyncio.timeout(60):
-            while not one.engine.completions.size:
+            while not one.engine.result_waiters.size:
                 await asyncio.sleep(0.01)
         await one.cut()
         (job,) = await claim_all(other)

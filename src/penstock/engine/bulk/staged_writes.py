@@ -73,7 +73,7 @@ class StagedWrites(PeriodicService):
             publisher.start()
             publisher.wake()
 
-    def send_everybody_home(self) -> None:
+    def answer_all_waiters(self) -> None:
         """Answer all callers that wait for a commit to be published, because the server is closing."""
         self._stopping = True
         for future in [future for waiting in self._waiting.values() for future in waiting]:
@@ -81,7 +81,7 @@ class StagedWrites(PeriodicService):
 
     async def stop(self) -> None:
         """Stop after the current slices."""
-        self.send_everybody_home()
+        self.answer_all_waiters()
         await asyncio.gather(*(publisher.stop() for publisher in self._publishers))
         await super().stop()
 

@@ -124,7 +124,7 @@ class ResultWaiters:
             return JobOutcome(completed=True, result=await self._engine.store.result_get(job.id))
         return JobOutcome(completed=False) if job.state == State.DEAD else None
 
-    def send_everybody_home(self) -> None:
+    def answer_all_waiters(self) -> None:
         """End all waits, because the server is closing."""
         for futures in self._waiting.values():
             for future in futures:

@@ -157,7 +157,7 @@ class ClaimQueue:
     def _return(self, jobs: list[Delivery]) -> None:
         """Return jobs to their old places in the database."""
         if jobs:
-            self._path.engine.run_unheard(TakeBack([(job.id, job.token) for job, _ in jobs]))
+            self._path.engine.run_in_background(TakeBack([(job.id, job.token) for job, _ in jobs]))
 
     def _give(self, shares: list[tuple[ListedClaim, list[Delivery]]]) -> None:
         path, at = self._path, At(self._path.clock.now_ms(), self._path.clock.steady_ms())

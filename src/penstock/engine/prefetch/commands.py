@@ -232,7 +232,7 @@ async def reclaim(engine: EngineContext, work: UnitOfWork, commands: Sequence[Re
             await work.flush()
             for number in await lists.lost_remove():
                 key = work.tx.queue_by_number(number).key
-                work.after_commit.append(partial(engine.room.nudge_at, key, work.steady_ms))
+                work.after_commit.append(partial(engine.claim_waiters.nudge_at, key, work.steady_ms))
         work.answer(command, len(found))
 
 

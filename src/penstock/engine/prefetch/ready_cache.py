@@ -107,8 +107,8 @@ class ReadyCache:
     def _take_over(self, queue: Queue, newcomers: list[Claim]) -> None:
         line = self._line(queue)
         unsuited: list[Claim] = []
-        for claim in [*self.engine.room.line(queue.key), *newcomers]:
-            self.engine.room.leave(claim)
+        for claim in [*self.engine.claim_waiters.line(queue.key), *newcomers]:
+            self.engine.claim_waiters.leave(claim)
             if claim.future.done():
                 continue
             lease_ms = self._listed_lease(claim)
@@ -359,7 +359,7 @@ class ReadyCache:
 
     def heard(self) -> None:
         """Check whether lists were lost, because another server may have given them up."""
-        self.engine.run_unheard(Look())
+        self.engine.run_in_background(Look())
 
     async def close(self) -> None:
         """Record the leases of jobs that were handed out.

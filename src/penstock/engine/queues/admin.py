@@ -154,7 +154,7 @@ async def remove_queue(engine: EngineContext, work: UnitOfWork, commands: Sequen
                 work.tell(EventKind.QUEUE_REMOVED, queue)
                 work.ready.discard(queue.number)
                 await work.tx.queue_remove(queue)
-                work.after_commit.append(partial(engine.throttle.forget, command.queue))
+                work.after_commit.append(partial(engine.queue_limits.forget, command.queue))
                 if queue.settings.subscriptions:
                     work.after_commit.append(engine.signals.webhooks_changed.emit)
         work.answer(command, None)

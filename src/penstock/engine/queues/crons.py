@@ -225,7 +225,7 @@ def _why_skipped(engine: EngineContext, cron: CronRecord, queue: Queue) -> str |
 
     There is a worker if one has registered and sent a heartbeat lately, or if a claim waits for a job now.
     """
-    if not cron.plan.skip_if_no_worker or engine.workers.serve(*queue.key) or engine.room.waiting(queue.key):
+    if not cron.plan.skip_if_no_worker or engine.workers.serve(*queue.key) or engine.claim_waiters.waiting(queue.key):
         return None
     return NO_WORKER
 
