@@ -175,7 +175,7 @@ class ShardApi(EngineApi, ClaimShard, Protocol):
         """Number of the first event of the journal that is not yet as durable as an answer promises."""
 
     @property
-    def fast(self) -> ReadyListsApi | None:
+    def ready_cache(self) -> ReadyListsApi | None:
         """Ready lists; None: there is no Redis."""
 
     @property

@@ -93,7 +93,7 @@ class ReadyListServer(ReadyListsApi, Protocol):
 class EngineContext(ShardApi, Protocol):
     """The engine of one shard, as its parts know it."""
 
-    handed: UnconfirmedLeases  #: jobs from ready lists whose leases the store does not know yet
+    unconfirmed_leases: UnconfirmedLeases  #: jobs from ready lists whose leases the store does not know yet
     hot: Mapping[int, int]  #: queues with a ready list, as of this server's latest transaction, by number
 
     @property
@@ -120,7 +120,7 @@ class EngineContext(ShardApi, Protocol):
         """When leases may be ended."""
 
     @property
-    def fast(self) -> ReadyListServer | None:
+    def ready_cache(self) -> ReadyListServer | None:
         """Ready lists; None: there is no Redis."""
 
     @property

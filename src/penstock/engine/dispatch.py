@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import QueueMoving
 from penstock.engine import timers
-from penstock.engine.buffer import commands
+from penstock.engine.buffer import commands as buffer_commands
 from penstock.engine.bulk import epoch_commands, stage_commands
 from penstock.engine.command import Command
 from penstock.engine.jobs import (
@@ -33,7 +33,7 @@ from penstock.engine.jobs import (
     update,
 )
 from penstock.engine.maintenance import dead_letter_service, lease_clock, retention
-from penstock.engine.prefetch import commands as fast
+from penstock.engine.prefetch import commands as prefetch_commands
 from penstock.engine.queues import admin, crons, group_limits, limit_status, push_subscriptions, webhooks
 from penstock.engine.sharding import name_registry, queue_move, remote_dependencies
 
@@ -108,14 +108,14 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     webhooks.NoteDeliveries: webhooks.note_deliveries,
     push_subscriptions.AddSubscription: push_subscriptions.add_subscription,
     push_subscriptions.RemoveSubscription: push_subscriptions.remove_subscription,
-    commands.StoreRecords: commands.store_records,
-    commands.StoreOwnRecords: commands.store_own_records,
-    fast.RecordLeases: fast.record_leases,
-    fast.TakeBack: fast.take_back,
-    fast.Abandon: fast.abandon,
-    fast.Reclaim: fast.reclaim,
-    fast.Noted: fast.noted,
-    fast.Look: fast.look,
+    buffer_commands.StoreRecords: buffer_commands.store_records,
+    buffer_commands.StoreOwnRecords: buffer_commands.store_own_records,
+    prefetch_commands.RecordLeases: prefetch_commands.record_leases,
+    prefetch_commands.TakeBack: prefetch_commands.take_back,
+    prefetch_commands.Abandon: prefetch_commands.abandon,
+    prefetch_commands.Reclaim: prefetch_commands.reclaim,
+    prefetch_commands.Noted: prefetch_commands.noted,
+    prefetch_commands.Look: prefetch_commands.look,
     retention.TrimJournal: retention.trim_journal,
     lease_clock.MarkClock: lease_clock.mark_clock,
     dead_letter_service.AutoRevive: dead_letter_service.auto_revive,
@@ -161,9 +161,9 @@ async def apply(engine: EngineContext, work: UnitOfWork, batch: Sequence[AnyComm
         await _before_sweep(engine, work, by_verb)
     await timers.sweep(engine, work)
     await dependencies.follow_up(engine, work)
-    prefetches = by_verb.get(fast.Prefetch)
+    prefetches = by_verb.get(prefetch_commands.Prefetch)
     if prefetches:
-        await fast.prefetch(engine, work, prefetches)
+        await prefetch_commands.prefetch(engine, work, prefetches)
     if claims or engine.claim_waiters.size:
         await serve_claims.claim(engine, work, claims)
         if work.followed < len(work.ended):  # a claim may have found a job whose time-to-live is over
@@ -196,7 +196,7 @@ async def _before_sweep(engine: EngineContext, work: UnitOfWork, by_verb: dict[t
         function = BEFORE_SWEEP.get(verb)
         if function is not None:
             commands = by_verb[verb]
-            if engine.fast is not None and verb.unheld_jobs is not Command.unheld_jobs:
+            if engine.ready_cache is not None and verb.unheld_jobs is not Command.unheld_jobs:
                 await _withdraw_unheld(engine, work, commands)
             await function(engine, work, commands)
 
@@ -219,7 +219,7 @@ async def _withdraw_unheld(engine: EngineContext, work: UnitOfWork, commands: Se
                 jobs.append(await work.find(namespace, ref))
             elif isinstance(ref, int):
                 jobs.append(await work.known(ref))
-    await fast.withdraw_ready(engine, work, jobs)
+    await prefetch_commands.withdraw_ready(engine, work, jobs)
 
 
 def _without_elsewhere(work: UnitOfWork, batch: Sequence[AnyCommand]) -> list[AnyCommand]:

@@ -100,7 +100,7 @@ class Engine:
         self.timer = Timer(self)
         self.leads = not store.capabilities.is_shared  #: whether it does the shard's tasks for one server at a time
         self._lead_ends: Alarm | None = None
-        self.handed = UnconfirmedLeases()  #: jobs from ready lists whose leases the store does not know yet
+        self.unconfirmed_leases = UnconfirmedLeases()  #: jobs from ready lists whose leases the store does not know yet
         self.hot: Mapping[int, int] = {}  #: queues with a ready list, as of this server's latest transaction, by number
         self._batcher = self._make_batcher(durability, sync_interval_ms)
         #: Asked before rows are staged, and before the server itself pushes jobs.
@@ -108,12 +108,12 @@ class Engine:
         #: Answers pushes to some queues before they are stored.
         self.buffer = None if buffer is None else buffer(self)
         #: Hands out jobs of hot queues without asking the store.
-        self.fast = None if ready_cache is None else ready_cache(self)
+        self.ready_cache = None if ready_cache is None else ready_cache(self)
         #: Runs a command; awaiting it gives the answer, or raises why there is none.
         self.run: Submit = submit_chain(
-            self._batcher.submit, quotas=quotas if counts_pushes else None, buffer=self.buffer, ready_lists=self.fast
+            self._batcher.submit, quotas=quotas if counts_pushes else None, buffer=self.buffer, ready_lists=self.ready_cache
         )
-        self._keepers = self._make_services()
+        self._services = self._make_services()
         self._subscribe()
 
     def _make_batcher(self, durability: Durability, sync_interval_ms: int) -> Batcher:
@@ -136,8 +136,8 @@ class Engine:
         """Return the maintenance services, in the order in which they are started and stopped."""
         services: list[PeriodicService] = [StoreRecovery(self), RetentionService(self), DeadLetterService(self)]
         services.append(Membership(self) if self.store.capabilities.is_shared else ClockMarker(self))
-        if self.fast is not None:
-            services.append(self.fast.daemon)
+        if self.ready_cache is not None:
+            services.append(self.ready_cache.lease_recorder)
         if self.buffer is not None:
             services.append(self.buffer.flusher)
         return services
@@ -151,9 +151,9 @@ class Engine:
             signals.committed.subscribe(committed)
         for answered in (self.result_waiters.answered, self.loss_alerts.answered):
             signals.answered.subscribe(answered)
-        if self.fast is not None:
-            signals.before_answers.subscribe(self.fast.offer)
-            signals.committed.subscribe(self.fast.saw)
+        if self.ready_cache is not None:
+            signals.before_answers.subscribe(self.ready_cache.offer)
+            signals.committed.subscribe(self.ready_cache.saw)
         if self.store.capabilities.is_shared:
             self.store.follow(self._hear)
 
@@ -174,8 +174,8 @@ class Engine:
     def start(self) -> None:
         """Start the timer and the maintenance services."""
         self.timer.start()
-        for keeper in self._keepers:
-            keeper.start()
+        for service in self._services:
+            service.start()
 
     async def close(self) -> None:
         """Answer all callers that wait, finish what was submitted, stop. The store stays open."""
@@ -183,15 +183,15 @@ class Engine:
         self.workers.close()
         if self.buffer is not None:
             await self.buffer.close()
-        if self.fast is not None:
-            await self.fast.close()
+        if self.ready_cache is not None:
+            await self.ready_cache.close()
         await self.rest()
         await self._batcher.close()
 
     async def rest(self) -> None:
         """Stop the timer and the maintenance services, until the next ``start``."""
-        for keeper in self._keepers:
-            await keeper.stop()
+        for service in self._services:
+            await service.stop()
         self.timer.stop()
         if self.store.capabilities.is_shared:
             self.take_lead(None)
@@ -294,8 +294,8 @@ class Engine:
         """Handle commits of other servers."""
         if webhooks:
             self.signals.webhooks_changed.emit()
-            if self.fast is not None:
-                self.fast.heard()
+            if self.ready_cache is not None:
+                self.ready_cache.heard()
         for block in blocks:
             self.feed.publish(block)
         self.result_waiters.heard(blocks)

@@ -156,7 +156,7 @@ async def test_a_dead_job_whose_unique_key_is_taken_waits_for_it(engine: Engine,
     assert await state(engine, job) is State.WAITING
 
 
-async def test_keepers_run_by_themselves_and_can_be_stopped_twice(engine: Engine, clock: ManualClock) -> None:
+async def test_services_run_by_themselves_and_can_be_stopped_twice(engine: Engine, clock: ManualClock) -> None:
     await complete(engine, 15)
     engine.start()
     engine.start()

@@ -66,9 +66,9 @@ async def _serve(engine: EngineContext, work: UnitOfWork, key: QueueKey, newcome
     if queue is None:
         _turn_away(engine, work, newcomers)
         return
-    fast = engine.fast
-    if fast is not None and fast.serves(work, queue):
-        fast.serve(work, queue, newcomers)
+    ready_cache = engine.ready_cache
+    if ready_cache is not None and ready_cache.serves(work, queue):
+        ready_cache.serve(work, queue, newcomers)
         return
     allowance = await engine.queue_limits.allowance(work, queue)
     reopens_at = await reopen(work, queue) if queue.settings.limits_groups else None
@@ -77,8 +77,8 @@ async def _serve(engine: EngineContext, work: UnitOfWork, key: QueueKey, newcome
     )
     served, given = await _deal(engine, work, queue, chain(waiters.line(key), newcomers), jobs)
     work.pulled += given
-    if fast is not None and given:
-        fast.warm(work, queue, given)
+    if ready_cache is not None and given:
+        ready_cache.warm(work, queue, given)
     await engine.queue_limits.claimed(work, queue, allowance, given)
     unserved = [newcomer for newcomer in newcomers if newcomer not in served]
     if more:

@@ -169,7 +169,7 @@ class ClaimQueue:
             given += len(share)
             for job, _ in share:
                 lease_ms = path.lease_of(self.key, asked_ms, job)
-                path.handed.add(job.token, UnconfirmedLease(job.id, at, lease_ms, claim.owner))
+                path.unconfirmed_leases.add(job.token, UnconfirmedLease(job.id, at, lease_ms, claim.owner))
                 job.started_at, job.lease_ms = at.now_ms, lease_ms  # as the worker gets it
             claim.future.set_result(share)
         path.count(given)

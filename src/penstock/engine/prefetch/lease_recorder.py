@@ -47,8 +47,8 @@ class LeaseRecorder(PeriodicService):
 
     async def note(self, beyond_ms: int) -> None:
         """Record all leases that were handed out up to a moment: now, plus ``beyond_ms`` (negative: earlier)."""
-        handed = self._path.handed
-        while some := handed.older_than(self._engine.clock.steady_ms() + beyond_ms, limits.slice_jobs_max):
+        leases = self._path.unconfirmed_leases
+        while some := leases.older_than(self._engine.clock.steady_ms() + beyond_ms, limits.slice_jobs_max):
             await self._engine.run(RecordLeases(some))
             for token in some:
-                handed.forget(token)
+                leases.forget(token)

@@ -45,9 +45,9 @@ class ReadyCache:
         self.engine = engine
         self.lists = lists
         self.clock = engine.clock
-        self.handed = engine.handed
+        self.unconfirmed_leases = engine.unconfirmed_leases
         self.generation = 0
-        self.daemon = LeaseRecorder(self)
+        self.lease_recorder = LeaseRecorder(self)
         self.lent = 0  #: jobs handed out from lists since the start
         self._lines: dict[QueueKey, ClaimQueue] = {}
         self.lost: Collection[int] = ()  #: queues whose list was lost, as of this server's latest transaction
@@ -63,7 +63,7 @@ class ReadyCache:
     def stage(self, following: Submit) -> Submit:
         """Return a function that serves claims at hot queues from lists, and passes all other commands to ``following``."""
 
-        def fast(command: Command[Any]) -> asyncio.Future[Any]:
+        def serve_or_pass(command: Command[Any]) -> asyncio.Future[Any]:
             if self._lines and type(command) is Claim:
                 line = self._lines.get(command.queue)
                 lease_ms = None if line is None else self._listed_lease(command)
@@ -73,7 +73,7 @@ class ReadyCache:
                     return command.future
             return following(command)
 
-        return fast
+        return serve_or_pass
 
     def _listed_lease(self, claim: Claim) -> int | None:
         """Return the length of the lease (ms) that a claim gets from a ready list; None if only the store may serve it."""
@@ -355,7 +355,7 @@ class ReadyCache:
             self.generation = lists.generation
             for line in list(self._lines.values()):
                 self.forget(line)
-            self.daemon.hurry(self.generation)
+            self.lease_recorder.hurry(self.generation)
 
     def heard(self) -> None:
         """Check whether lists were lost, because another server may have given them up."""
@@ -366,13 +366,13 @@ class ReadyCache:
 
         The jobs on lists are for the other servers, or their leases expire.
         """
-        await self.daemon.stop()
+        await self.lease_recorder.stop()
         for line in list(self._lines.values()):
             await line.close()
         self._recovery.close()
         if self._tasks:
             await asyncio.wait(self._tasks)
         with contextlib.suppress(ServerError):
-            await self.daemon.note(limits.HOUR_MS)
+            await self.lease_recorder.note(limits.HOUR_MS)
         if self._giving_up is not None:
             await asyncio.gather(self._giving_up, return_exceptions=True)
