@@ -353,7 +353,7 @@ async def test_events_of_a_queue_end_with_the_token_unless_another_was_shown(eng
     for each in (ends, goes_on):
         each.socket.close()
     await listener.stop()
-    assert not engine.feed.is_heard
+    assert not engine.feed.has_listeners
 
 
 # WebSocket and SSE.

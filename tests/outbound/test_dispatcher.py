@@ -207,11 +207,11 @@ async def test_what_happened_before_the_registration_is_not_told(
 
 
 async def test_the_feed_is_heard_only_while_there_is_a_webhook(engine: Engine, office: WebhookDispatcher) -> None:
-    heard = [engine.feed.is_heard]
+    heard = [engine.feed.has_listeners]
     webhook = await add(engine)
-    heard.append(engine.feed.is_heard)
+    heard.append(engine.feed.has_listeners)
     await engine.run(RemoveWebhook("default", webhook.id))
-    heard.append(engine.feed.is_heard)
+    heard.append(engine.feed.has_listeners)
     assert heard == [False, True, False]
 
 

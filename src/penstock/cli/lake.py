@@ -236,14 +236,14 @@ def knock(options: Options) -> None:
 
 
 def _listen(stop: threading.Event) -> None:
-    def heard(number: int, _frame: object) -> None:
+    def stop_by(number: int, _frame: object) -> None:
         if stop.is_set():
             sys.exit(128 + number)
         click.echo("Stopping after this batch; once more to stop at once.")
         stop.set()
 
-    signal.signal(signal.SIGTERM, heard)
-    signal.signal(signal.SIGINT, heard)
+    signal.signal(signal.SIGTERM, stop_by)
+    signal.signal(signal.SIGINT, stop_by)
 
 
 def _rebuild(address: str, master: str, conf: tuple[str, ...], *, lose_forgotten: bool) -> None:

@@ -151,7 +151,7 @@ class EngineContext(ShardApi, Protocol):
     def take_lead(self, term: int | None, until_ms: int = 0) -> None:
         """Record a leadership change. None: this server does not lead. ``until_ms``: end of the lead, by the steady clock."""
 
-    def healed(self) -> None:
+    def handle_recovery(self) -> None:
         """Handle recovery of the store: what was not committed is discarded."""
 
 

@@ -146,23 +146,23 @@ class Engine:
         """Subscribe the parts of the engine to its signals."""
         signals = self.signals
         self.store.when_moved.append(signals.queues_moved.emit)
-        signals.queues_moved.subscribe(self._look_around)
+        signals.queues_moved.subscribe(self._handle_moved_queues)
         for committed in (self._count, self.feed.committed):
             signals.committed.subscribe(committed)
         for answered in (self.result_waiters.answered, self.loss_alerts.answered):
             signals.answered.subscribe(answered)
         if self.ready_cache is not None:
             signals.before_answers.subscribe(self.ready_cache.offer)
-            signals.committed.subscribe(self.ready_cache.saw)
+            signals.committed.subscribe(self.ready_cache.committed)
         if self.store.capabilities.is_shared:
-            self.store.follow(self._hear)
+            self.store.follow(self._handle_remote_commits)
 
     @property
     def journal_vouched(self) -> int:
         """Number of the first event of the journal that is not yet as durable as an answer promises."""
         return self.store.journal_next if self.store.capabilities.commit_is_durable else self._batcher.vouched
 
-    def healed(self) -> None:
+    def handle_recovery(self) -> None:
         """Handle recovery of the store: state that was not committed is discarded."""
         self.ids.use(node=self.store.node, floor=self.store.id_floor)
         self.signals.store_recovered.emit()
@@ -290,24 +290,24 @@ class Engine:
             )  # fmt: skip
             self.signals.leadership_changed.emit()
 
-    def _hear(self, blocks: Sequence[JournalBlock], ready: set[int], *, webhooks: bool) -> None:
+    def _handle_remote_commits(self, blocks: Sequence[JournalBlock], ready: set[int], *, webhooks: bool) -> None:
         """Handle commits of other servers."""
         if webhooks:
             self.signals.webhooks_changed.emit()
             if self.ready_cache is not None:
-                self.ready_cache.heard()
+                self.ready_cache.check_generation()
         for block in blocks:
             self.feed.publish(block)
-        self.result_waiters.heard(blocks)
-        self.loss_alerts.heard(blocks)
+        self.result_waiters.remote_committed(blocks)
+        self.loss_alerts.remote_committed(blocks)
         for queue in [queue for number in ready if (queue := self._queue_or_none(number)) is not None]:
             self.claim_waiters.nudge_at(queue.key, self.clock.steady_ms())
         self.timer.arm()
 
-    def _look_around(self) -> None:
+    def _handle_moved_queues(self) -> None:
         """Handle moved queues: callers that wait at one, or for the end of one of its jobs, are checked again."""
         if self.claim_waiters.size:
-            self.claim_waiters.look_around()
+            self.claim_waiters.handle_moved_queues()
         self.result_waiters.look_at_all()
         self.loss_alerts.wake_all()
         self.timer.arm()

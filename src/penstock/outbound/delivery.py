@@ -70,7 +70,7 @@ class WebhookDelivery:
         self._due = engine.store.journal_next  #: the journal may have events for it up to here
         self._rewound = 0  #: how often the journal was rewound while it was read
         self._woken = asyncio.Event()
-        self._healed = asyncio.Event()  #: the store works again: end the pause
+        self._store_works = asyncio.Event()  #: the store works again: end the pause
         self._done = DeliveryProgress(webhook.cursor)
         self._task: asyncio.Task[None] | None = None
 
@@ -85,7 +85,7 @@ class WebhookDelivery:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def hear(self, block: JournalBlock, subjects: set[Subject]) -> None:
+    def handle_block(self, block: JournalBlock, subjects: set[Subject]) -> None:
         """Handle a block that was just committed, with its subjects: wake up for it, or skip it."""
         if any(self._wants(subject) for subject in subjects):
             self._due = block.seq + len(block.events)
@@ -103,7 +103,7 @@ class WebhookDelivery:
         self._due = self._engine.store.journal_next
         self.cursor = min(self.cursor, self._due)
         self._rewound += 1
-        self._healed.set()
+        self._store_works.set()
 
     @property
     def has_news(self) -> bool:
@@ -127,7 +127,7 @@ class WebhookDelivery:
 
     async def _run(self) -> None:
         while True:
-            self._healed.clear()
+            self._store_works.clear()
             try:
                 await self.run_once()
             except ServerError as error:
@@ -143,9 +143,9 @@ class WebhookDelivery:
     async def _rest(self) -> None:
         """Pause for some time, or until the store works again."""
         clock = self._engine.clock
-        alarm = clock.call_at(clock.steady_ms() + self._policy.pause_ms, self._healed.set)
+        alarm = clock.call_at(clock.steady_ms() + self._policy.pause_ms, self._store_works.set)
         try:
-            await self._healed.wait()
+            await self._store_works.wait()
         finally:
             alarm.cancel()
 

@@ -176,12 +176,12 @@ def _on_signals() -> asyncio.Future[str]:
     loop = asyncio.get_running_loop()
     stop: asyncio.Future[str] = loop.create_future()
 
-    def hear(name: str) -> None:
+    def stop_by(name: str) -> None:
         if stop.done():
             log.warning("second signal: exiting at once")
             os._exit(1)
         stop.set_result(name)
 
     for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, hear, each.name)
+        loop.add_signal_handler(each, stop_by, each.name)
     return stop

@@ -190,7 +190,7 @@ async def test_a_silent_stream_is_kept_alive(engine: Engine, clock: ManualClock)
     assert sent == [b'retry: 3000\ndata: {"connected":true,"clientId":"me"}\n\n']
     await clock.advance(30_001)
     assert sent[1:] == [b":heartbeat\n\n", b":heartbeat\n\n"]
-    assert engine.feed.is_heard
+    assert engine.feed.has_listeners
     gone.set_result(None)
     await running
     await clock.advance(60_000)

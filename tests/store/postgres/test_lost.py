@@ -213,7 +213,7 @@ async def test_who_waits_for_an_end_is_told_although_the_server_was_cut_off_then
         (job,) = await claim_all(other)
         await ack(other, job, b'"done"')
         await one.heal()
-        one.engine.healed()
+        one.engine.handle_recovery()
         ending = await waiting
         assert ending is not None
         assert ending.completed

@@ -111,7 +111,7 @@ class EventHub:
             self._wanted[kind.value] = self._wanted.get(kind.value, 0) + 1
         reader.kinds = kinds
         if self._readers and self._end is None:
-            self._end = self._feed.listen(self._hear)
+            self._end = self._feed.listen(self._handle_block)
         elif not self._readers and self._end is not None:
             self._end()
             self._end = None
@@ -157,7 +157,7 @@ class EventHub:
         """Return what a reader of a namespace must wait for before it is sent events (None: nothing)."""
         return None if self._share is None else self._share.background.begin(namespace)
 
-    def _hear(self, block: JournalBlock) -> None:
+    def _handle_block(self, block: JournalBlock) -> None:
         added: dict[str, deque[tuple[JournalBlock, int]]] = {}
         for index, event in enumerate(block.events):
             if event[0] in self._readers:

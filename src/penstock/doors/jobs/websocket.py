@@ -238,7 +238,7 @@ class Socket(WebSocket):
 
     # Receiving.
 
-    async def hear(self, data: bytes | str) -> None:
+    async def handle_frame(self, data: bytes | str) -> None:
         """Run a command, or change the subscriptions of the client."""
         try:
             message = TextMessage(data)

@@ -82,7 +82,7 @@ class Deliveries:
         self._all[token] = OpenDelivery(job_id, holder)
         self._out[job_id] = token
         if self._stop_listening is None:
-            self._stop_listening = self._engine.feed.listen(self._hear)
+            self._stop_listening = self._engine.feed.listen(self._handle_block)
 
     def came_back(self, token: int) -> None:
         """Record that the visibility timeout of a delivery is over. The delivery is checked, and a late ack still counts."""
@@ -109,7 +109,7 @@ class Deliveries:
             self._stop_listening()
             self._stop_listening = None
 
-    def _hear(self, block: JournalBlock) -> None:
+    def _handle_block(self, block: JournalBlock) -> None:
         for event in block.events:
             token = self._out.get(event[2])
             if token is not None and event[0] in _ENDS:

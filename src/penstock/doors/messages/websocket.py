@@ -324,7 +324,7 @@ class Consumer(WebSocket):
 
     # Frames from the client.
 
-    async def hear(self, data: bytes | str) -> None:
+    async def handle_frame(self, data: bytes | str) -> None:
         """Handle a frame of the client. An error is sent before the messages for which the frame makes room."""
         await self._take(_word_in(data))
         self.spoke()

@@ -93,7 +93,7 @@ class ClaimWaiters:
         shares = self._engine.shares
         shares.check("callers that wait for jobs", namespace, most=limits.waiters_max, taken=self.size, held=held)
 
-    def look_around(self) -> None:
+    def handle_moved_queues(self) -> None:
         """Handle moved queues: claims at a queue that moved away are sent to its shard. All other lines are served again."""
         store, steady_ms = self._engine.store, self._engine.clock.steady_ms()
         for queue in list(self._lines):

@@ -87,7 +87,7 @@ class LossAlerts:
                 if arrow not in _BY_HOLDER:
                     self._wake(job.id)
 
-    def heard(self, blocks: Sequence[JournalBlock]) -> None:
+    def remote_committed(self, blocks: Sequence[JournalBlock]) -> None:
         """Fire the alerts of jobs that another server may have ended."""
         if self._alerts:
             for block in blocks:

@@ -83,7 +83,7 @@ class ResultWaiters:
                     completed = arrow in (Arrow.COMPLETE, Arrow.COMPLETE_REMOVE)
                     future.set_result(JobOutcome(completed, work.results.get(job.id)))
 
-    def heard(self, blocks: Sequence[JournalBlock]) -> None:
+    def remote_committed(self, blocks: Sequence[JournalBlock]) -> None:
         """Read the jobs that callers wait for and that another server may have ended."""
         if self._waiting:
             for job_id in {event[2] for block in blocks for event in block.events if event[0] in _ENDS}:

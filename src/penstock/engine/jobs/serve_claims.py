@@ -165,7 +165,11 @@ async def _next_jobs(
 
 async def _publish_hit(engine: EngineContext, work: UnitOfWork, queue: Queue, allowance: Allowance) -> None:
     """Publish an event, if there are subscribers, that the rate limit delays the next job."""
-    if engine.feed.is_heard and work.tx.counts(queue).waiting and engine.queue_limits.is_hit_due(work, queue, allowance):
+    if (
+        engine.feed.has_listeners
+        and work.tx.counts(queue).waiting
+        and engine.queue_limits.is_hit_due(work, queue, allowance)
+    ):
         engine.queue_limits.note_hit(work, queue)
         for job, _ in await work.tx.job_ready(queue, 1):
             payload = {"queue": queue.key.name, "jobId": job.custom_id or to_uuid(job.id)}

@@ -15,4 +15,4 @@ class StoreRecovery(PeriodicService):
         status = self._engine.store.status()
         was_in_trouble = status.error is not None
         if (was_in_trouble or status.reserve_short) and await self._engine.store.heal() and was_in_trouble:
-            self._engine.healed()
+            self._engine.handle_recovery()

@@ -345,7 +345,7 @@ class ReadyCache:
         finally:
             self._giving_up = None
 
-    def saw(self, work: UnitOfWork) -> None:
+    def committed(self, work: UnitOfWork) -> None:
         """Handle a commit: it shows whether a server has given up the lists."""
         lists = lists_of(work)
         if lists.generation >= self.generation:  # of two transactions in progress, either may end first
@@ -357,7 +357,7 @@ class ReadyCache:
                 self.forget(line)
             self.lease_recorder.hurry(self.generation)
 
-    def heard(self) -> None:
+    def check_generation(self) -> None:
         """Check whether lists were lost, because another server may have given them up."""
         self.engine.run_in_background(Look())
 

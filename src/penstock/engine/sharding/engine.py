@@ -95,9 +95,9 @@ class ShardFeed(EventFeed):
         self._shard = shard
 
     @property
-    def is_heard(self) -> bool:
+    def has_listeners(self) -> bool:
         """Return whether there are listeners, to this shard or to all."""
-        return super().is_heard or self._whole.is_heard
+        return super().has_listeners or self._whole.has_listeners
 
     def publish(self, block: JournalBlock) -> None:
         """Pass on a block, to listeners of this shard and to listeners of all."""
