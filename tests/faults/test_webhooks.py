@@ -33,7 +33,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Bench:
-    """A store on a forgetful disk, and a post office whose letters are collected. Letters wait while ``gate`` is closed."""
+    """A store on a forgetful disk, and a dispatcher whose requests are collected. Requests wait while ``gate`` is closed."""
 
     def __init__(self, disk: ForgetfulDisk, engine: Engine) -> None:
         self.disk = disk
@@ -42,8 +42,8 @@ class Bench:
         self.begun = 0
         self.gate = asyncio.Event()
         self.gate.set()
-        self.office = WebhookDispatcher(engine, self)
-        self.office.start()
+        self.dispatcher = WebhookDispatcher(engine, self)
+        self.dispatcher.start()
 
     async def post(self, _url: str, _headers: Mapping[str, str], body: bytes, *, namespace: str = "") -> int:
         self.begun += 1
@@ -82,7 +82,7 @@ async def bench(path: Path, clock: ManualClock, durability: Durability) -> Async
     engine = Engine(store, clock, durability=durability)
     made = Bench(disk, engine)
     yield made
-    await made.office.stop()
+    await made.dispatcher.stop()
     await engine.close()
     await store.close()
 
@@ -160,7 +160,7 @@ async def test_a_registration_that_the_disk_lost_is_forgotten(strict: Bench) -> 
     await strict.were_told(job)
 
 
-async def test_a_letter_on_its_way_while_its_number_is_given_anew(lax: Bench) -> None:
+async def test_a_request_in_progress_while_its_number_is_assigned_again(lax: Bench) -> None:
     await lax.add()
     await lax.engine.store.sync()
     lax.gate.clear()
@@ -187,7 +187,7 @@ async def test_a_place_is_never_written_down_that_the_journal_has_not_reached(la
         await lax.engine.store.sync()
     lax.disk.forget()
     await lax.heal()
-    await lax.office._note(everybody=True)
+    await lax.dispatcher._note(everybody=True)
     found = lax.engine.store.webhook_find(webhook.id)
     assert found is not None
     assert found.cursor <= end == lax.engine.store.journal_next

@@ -199,7 +199,7 @@ def _run(
     lake = _place(address)
     stop = threading.Event()
     with running.locked(lake):
-        knock(checked)  # before Spark, whose start is slow
+        check_server(checked)  # before Spark, whose start is slow
         spark = start()
         _listen(stop)  # after Spark, which installs signal handlers, too
         builder = running.Builder(spark, lake, checked, **more)
@@ -227,7 +227,7 @@ def _run(
     click.echo(f"{lake.shown}: {done.events:,} events{aside} in {done.batches} batches, {done.seconds:.1f} s")
 
 
-def knock(options: Options) -> None:
+def check_server(options: Options) -> None:
     """Request the journal from the server. Raises PenstockError if it does not answer, refuses, or does not support it."""
     from penstock.spark.http_client import BulkClient  # noqa: PLC0415
 

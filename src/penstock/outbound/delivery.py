@@ -190,9 +190,9 @@ class WebhookDelivery:
         rewound = self._rewound
         for number, event in enumerate(block.events, block.seq):
             if number >= self.cursor and event[0] in self._kinds and self._wants(subject_of(block, event)):
-                letter = await write(self._engine.store, self.webhook, block, number)
+                request = await write(self._engine.store, self.webhook, block, number)
                 if rewound == self._rewound:
-                    await self._deliver(letter)
+                    await self._deliver(request)
                 if rewound != self._rewound:
                     return  # this number may now belong to another event
                 self.cursor = number + 1
@@ -209,7 +209,7 @@ class WebhookDelivery:
         )
         self.cursor = oldest
 
-    async def _deliver(self, letter: WebhookRequest) -> None:
+    async def _deliver(self, request: WebhookRequest) -> None:
         """Try several times. In the end the request is delivered, or counted as failed."""
         error = ""
         for attempt in range(self._policy.attempts):
@@ -217,23 +217,23 @@ class WebhookDelivery:
                 await pause(self._engine.clock, self._policy.pause_ms << (attempt - 1))
             try:
                 status = await self._post.post(
-                    self.webhook.url, letter.headers, letter.body, namespace=self.webhook.namespace
+                    self.webhook.url, request.headers, request.body, namespace=self.webhook.namespace
                 )
             except NotDelivered as reason:
                 error = str(reason)
                 continue
             if 200 <= status < 300:
                 self._done.successes += 1
-                self._tell(EventKind.WEBHOOK_FIRED, letter, statusCode=status)
+                self._tell(EventKind.WEBHOOK_FIRED, request, statusCode=status)
                 return
             error = f"HTTP {status}"
         self._done.failures += 1
-        self._tell(EventKind.WEBHOOK_FAILED, letter, error=error)
+        self._tell(EventKind.WEBHOOK_FAILED, request, error=error)
         log.warning(
-            "a webhook was not delivered", webhook=ids.to_uuid(self.webhook.id), event_name=letter.event, error=error
+            "a webhook was not delivered", webhook=ids.to_uuid(self.webhook.id), event_name=request.event, error=error
         )
 
-    def _tell(self, kind: EventKind, letter: WebhookRequest, **more: object) -> None:
+    def _tell(self, kind: EventKind, request: WebhookRequest, **more: object) -> None:
         now_ms = self._done.last_triggered = self._engine.clock.now_ms()
-        payload = {"id": ids.to_uuid(self.webhook.id), "event": letter.event, **more}
+        payload = {"id": ids.to_uuid(self.webhook.id), "event": request.event, **more}
         self._engine.feed.publish_transient(kind, payload, now_ms, namespace=self.webhook.namespace)

@@ -130,7 +130,7 @@ async def _stop(opened: _Opened, http: Sequence[tuple[Granian, asyncio.Task[None
     doors, engine = opened.doors, opened.engine
     log.info("stopping", reason=reason)
     doors.readiness.ready = False
-    doors.hush()
+    doors.stop_claiming()
     engine.stop_waiting()
     engine.feed.publish_transient(EventKind.SERVER_SHUTDOWN, {"reason": reason}, opened.clock.now_ms())
     await doors.end_streams()
@@ -138,7 +138,8 @@ async def _stop(opened: _Opened, http: Sequence[tuple[Granian, asyncio.Task[None
         server.stop()  # type: ignore[no-untyped-call]
     await _finish(opened.config, doors, [task for _, task in http])
     doors.monitor.stop()
-    await asyncio.gather(doors.bulk.close(), *(each.stop() for each in (*doors.post_offices, doors.groups, doors.stages)))
+    services = (*doors.webhook_dispatchers, doors.groups, doors.stages)
+    await asyncio.gather(doors.bulk.close(), *(each.stop() for each in services))
     await opened.gate.close()
     await engine.close()
     await close_shards(opened.shards, opened.links)

@@ -77,7 +77,7 @@ class Client:
     async def ack(self, message: Any) -> None:
         await self.say({"type": "ack", "receipt_handle": message["receipt_handle"]})
 
-    async def hang_up(self) -> None:
+    async def disconnect(self) -> None:
         self._said.put_nowait((0, ""))
         await self.serving
 
@@ -170,7 +170,7 @@ async def test_what_could_not_be_given_back_comes_when_its_time_is_over(
     job = await push(engine, flags=JobFlag.MESSAGE)
     await yield_to_loop()
     failing = fail_on(engine, monkeypatch, Requeue)
-    await client.hang_up()
+    await client.disconnect()
     failing.clear()
     assert await state(engine, job) is State.ACTIVE
     await clock.advance(MessageDefaults().visibility_timeout_ms)
@@ -182,7 +182,7 @@ async def test_what_is_said_before_hanging_up_is_heard(engine: Engine, client: C
     other = await push(engine)
     await yield_to_loop()
     client._said.put_nowait((2, json.dumps({"type": "ack", "receipt_handle": client.frames[0]["receipt_handle"]})))
-    await client.hang_up()
+    await client.disconnect()
     assert await state(engine, done) is State.NOWHERE
     assert await state(engine, other) is State.WAITING
 
@@ -190,7 +190,7 @@ async def test_what_is_said_before_hanging_up_is_heard(engine: Engine, client: C
 async def test_what_is_claimed_while_the_client_leaves_goes_back(engine: Engine, client: Client) -> None:
     pushing = asyncio.ensure_future(push(engine))
     await asyncio.sleep(0)
-    await client.hang_up()
+    await client.disconnect()
     job = await pushing
     await yield_to_loop()
     delivery = await claim(engine)
@@ -247,7 +247,7 @@ async def test_nothing_is_remembered_of_a_connection_that_is_over(
     assert (len(door.deliveries), engine.feed.has_listeners) == (2, True)
     await clock.advance(MessageDefaults().visibility_timeout_ms)
     assert (len(door.deliveries), engine.feed.has_listeners) == (2, False), "late words about them are heard"
-    await client.hang_up()
+    await client.disconnect()
     assert (len(door.deliveries), engine.feed.has_listeners) == (0, False)
 
 
@@ -257,7 +257,7 @@ async def test_two_that_hold_the_whole_queue_give_all_of_it_back(engine: Engine,
     jobs = [await push(engine) for _ in range(4)]
     await yield_to_loop()
     assert len(client.frames) + len(other.frames) == 4
-    await other.hang_up()
-    await client.hang_up()
+    await other.disconnect()
+    await client.disconnect()
     left = [await claim(engine, queue=QUEUE) for _ in range(4)]
     assert {each.job.id for each in left if each is not None} == {job.id for job in jobs}

@@ -26,8 +26,8 @@ _AT: Final = BodyReader(wire.JournalAtQuery)
 class JournalHandlers(BulkDoor):
     """``GET /bulk`` and ``/bulk/journal``. ``rows_max``: the most events of one read."""
 
-    def __init__(self, engine: EngineApi, office: BulkService, rows_max: int) -> None:
-        super().__init__(engine, office)
+    def __init__(self, engine: EngineApi, service: BulkService, rows_max: int) -> None:
+        super().__init__(engine, service)
         self._rows_max = rows_max
 
     async def overview(self, req: Request) -> wire.BulkReply:
@@ -56,7 +56,7 @@ class JournalHandlers(BulkDoor):
         first = await _first_kept(engine.store)
         if seq < first:
             raise JournalGone(f"The journal is kept from {first} on, and {seq} was asked for.", first=first)
-        made = await self.office.answer(
+        made = await self.service.answer(
             "journal",
             source=engine.store.source,
             shard=query.shard,
@@ -73,7 +73,7 @@ class JournalHandlers(BulkDoor):
             raise InvalidInput(f"timestamp is ms since 1970, up to {limits.timestamp_ms_max}")
         engine = self.shard(query.shard)
         following = engine.store.journal_next
-        found = await self.office.processes.run("journal_at", source=engine.store.source, at_ms=query.timestamp)
+        found = await self.service.processes.run("journal_at", source=engine.store.source, at_ms=query.timestamp)
         return wire.JournalAtReply(following if found is None else found)
 
     def _range(self, engine: ShardApi, query: wire.JournalQuery) -> tuple[int, int]:

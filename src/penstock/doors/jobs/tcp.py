@@ -169,7 +169,7 @@ class TcpConnection(asyncio.Protocol):
     def finish(self) -> None:
         """Accept no more frames, finish the received ones, then close."""
         self._ending = True
-        self._session.hang_up()
+        self._session.mark_disconnected()
         if self._session.events is not None:
             self._session.events.close()
         for alarm in (self._alarm, self._hurry):

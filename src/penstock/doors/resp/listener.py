@@ -181,7 +181,7 @@ class RespConnection(asyncio.Protocol):
     def finish(self) -> None:
         """Read no more, finish the commands that have arrived, then close."""
         self.gone = True
-        self._session.hang_up()
+        self._session.mark_disconnected()
         for alarm in (self._alarm, self._hurry):
             if alarm is not None:
                 alarm.cancel()
