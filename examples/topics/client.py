@@ -112,7 +112,7 @@ class Subscription:
         return Message(base64.b64decode(said.get("msg", "")), said.get("dackCount", 0))
 
     def close(self):
-        """Leave. What is in hand goes back to the front; a command that was sent a moment ago may not arrive, and then its message goes back, too."""
+        """Close the connection. The message in hand goes back to the front, also if its ACK was sent just now and is lost."""
         self._socket.close()
 
     def __enter__(self):

@@ -151,7 +151,7 @@ async def test_what_was_read_of_the_journal_goes_soon_after_it_was_answered(
     endpoints: BulkEndpoints, engine: Engine, clock: ManualClock, tmp_path: Path
 ) -> None:
     await push(engine)
-    query = {"from": "1", "to": str(engine.journal_vouched)}
+    query = {"from": "1", "to": str(engine.durable_up_to)}
     await ask(endpoints, "GET /bulk/journal", **query)
     assert len(files(tmp_path)) == 1
     await clock.advance(limits.bulk_answer_ms)

@@ -128,7 +128,7 @@ async def test_a_job_is_told_of_when_it_is_on_disk_and_not_before(strict: Bench)
     pushing = asyncio.ensure_future(push(strict.engine))
     await until(lambda: strict.engine.store.journal_next > number)
     await yield_to_loop()
-    assert (strict.begun, strict.engine.journal_vouched) == (0, number)
+    assert (strict.begun, strict.engine.durable_up_to) == (0, number)
     strict.disk.gate.set()
     await strict.were_told(await pushing)
 

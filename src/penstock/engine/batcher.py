@@ -84,7 +84,7 @@ class Batcher:
         #: Called with a command that is refused because its queue is on another shard; True if it took the command over.
         self.send_on: Callable[[AnyCommand, Exception], bool] = lambda _command, _error: False
         #: Number of the first event of the journal that is not yet as durable as an answer promises.
-        self.vouched = store.journal_next
+        self.durable_up_to = store.journal_next
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -232,7 +232,7 @@ class Batcher:
             return
         self._stats.committed(len(batch), self._clock.stopwatch() - started)
         if self._durability is not Durability.ALWAYS or self._store.capabilities.commit_is_durable:
-            self.vouched = self._store.journal_next
+            self.durable_up_to = self._store.journal_next
         if work.deferred:
             self._pending.put_first(work.deferred)
         if self._signals.before_answers.subscribers and (
@@ -372,13 +372,13 @@ class Batcher:
                 self._stats.synced(self._clock.stopwatch() - started)
                 for group in groups:
                     self._answer(group)
-                self.vouch(committed)
+                self.confirm_durable(committed)
         finally:
             self._syncing = None
 
-    def vouch(self, journal_next: int) -> None:
+    def confirm_durable(self, journal_next: int) -> None:
         """Record that the journal is durable up to a number, and announce it."""
-        self.vouched = journal_next
+        self.durable_up_to = journal_next
         self._signals.durable.emit()
 
     def _sync_in_background(self) -> None:

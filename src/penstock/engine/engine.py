@@ -158,9 +158,9 @@ class Engine:
             self.store.follow(self._handle_remote_commits)
 
     @property
-    def journal_vouched(self) -> int:
+    def durable_up_to(self) -> int:
         """Number of the first event of the journal that is not yet as durable as an answer promises."""
-        return self.store.journal_next if self.store.capabilities.commit_is_durable else self._batcher.vouched
+        return self.store.journal_next if self.store.capabilities.commit_is_durable else self._batcher.durable_up_to
 
     def handle_recovery(self) -> None:
         """Handle recovery of the store: state that was not committed is discarded."""
@@ -168,7 +168,7 @@ class Engine:
         self.signals.store_recovered.emit()
         self.result_waiters.look_at_all()
         self.loss_alerts.wake_all()
-        self._batcher.vouch(self.store.journal_next)
+        self._batcher.confirm_durable(self.store.journal_next)
         self.timer.arm()
 
     def start(self) -> None:

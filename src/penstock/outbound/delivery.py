@@ -95,7 +95,7 @@ class WebhookDelivery:
 
     def nudge(self) -> None:
         """Wake up if there may be durable events to deliver: a disk failure cannot undo durable events."""
-        if self.cursor < min(self._due, self._engine.journal_vouched):
+        if self.cursor < min(self._due, self._engine.durable_up_to):
             self._woken.set()
 
     def rewind(self) -> None:
@@ -160,20 +160,20 @@ class WebhookDelivery:
         """Deliver all events up to the end of the durable part of the journal."""
         engine = self._engine
         self._woken.clear()  # cleared first, so that an event during the check sets it again
-        while self.cursor < engine.journal_vouched:
+        while self.cursor < engine.durable_up_to:
             rewound = self._rewound
             async with engine.replays.turn(self.webhook.namespace):
                 page = await engine.store.journal_page(self.cursor, self.webhook.namespace, limits.webhook_read_bytes)
             if rewound != self._rewound:
                 continue
-            vouched = engine.journal_vouched
-            if not page.first or page.first >= vouched or page.following <= self.cursor:
+            durable_up_to = engine.durable_up_to
+            if not page.first or page.first >= durable_up_to or page.following <= self.cursor:
                 return
             if page.first > self.cursor:
                 self._missed(page.first)
-            await self._go_through([block for block in page.blocks if block.seq < vouched])
+            await self._go_through([block for block in page.blocks if block.seq < durable_up_to])
             if rewound == self._rewound:
-                self.cursor = max(self.cursor, min(page.following, vouched))
+                self.cursor = max(self.cursor, min(page.following, durable_up_to))
 
     async def _go_through(self, blocks: list[JournalBlock]) -> None:
         """Deliver the events of some blocks."""

@@ -36,10 +36,10 @@ class JournalHandlers(BulkDoor):
         for number in range(len(self.engine.engines)):
             engine = self.shard(number)
             # The order matters: the first kept event can only move up, and so can the first event that is not durable.
-            history, vouched, following = engine.store.history, engine.journal_vouched, await engine.store.journal_end()
+            history, durable_up_to, following = engine.store.history, engine.durable_up_to, await engine.store.journal_end()
             if engine.store.capabilities.is_shared:  # events of another server are durable, too
-                vouched = following
-            shards.append(wire.ShardPlace(number, await _first_kept(engine.store), following, vouched, str(history)))
+                durable_up_to = following
+            shards.append(wire.ShardPlace(number, await _first_kept(engine.store), following, durable_up_to, str(history)))
         return wire.BulkReply(shards, self.engine.clock.now_ms(), __version__)
 
     async def read(self, req: Request) -> File:
@@ -77,7 +77,7 @@ class JournalHandlers(BulkDoor):
         return wire.JournalAtReply(following if found is None else found)
 
     def _range(self, engine: ShardApi, query: wire.JournalQuery) -> tuple[int, int]:
-        seq, to, durable = query.from_, query.to, engine.journal_vouched
+        seq, to, durable = query.from_, query.to, engine.durable_up_to
         if not 0 <= seq <= limits.journal_seq_max:
             raise InvalidInput("from must be the number of an event: 1 or more. See GET /bulk for what there is.")
         if to is None:

@@ -128,11 +128,11 @@ class InsightHandlers(BulkDoor):
         for number, engine in enumerate(self.engine.engines):
             read_to = offsets.get(str(number))
             if read_to is not None:
-                history, vouched = str(engine.store.history), engine.journal_vouched
+                history, durable_up_to = str(engine.store.history), engine.durable_up_to
                 replaced = histories.get(str(number), history) != history
                 if not engine.store.capabilities.is_shared:  # else another server may have newer events
-                    replaced = replaced or read_to > vouched
-                found.append(wire.LagRow(number, read_to, vouched, max(0, vouched - read_to), replaced))
+                    replaced = replaced or read_to > durable_up_to
+                found.append(wire.LagRow(number, read_to, durable_up_to, max(0, durable_up_to - read_to), replaced))
         return found
 
     def routes(self) -> list[Route]:
