@@ -170,8 +170,8 @@ async def apply(engine: EngineContext, work: UnitOfWork, batch: Sequence[AnyComm
             await dependencies.follow_up(engine, work)
 
 
-async def apply_beside(engine: EngineContext, work: UnitOfWork, batch: Sequence[AnyCommand]) -> None:
-    """Apply a batch beside another one, which runs the timers. Waiting claims are served after this commit."""
+async def apply_in_side_lane(engine: EngineContext, work: UnitOfWork, batch: Sequence[AnyCommand]) -> None:
+    """Apply a batch of a side lane. The main lane runs the timers. Waiting claims are served after this commit."""
     if work.queues_have_moved:
         batch = _without_elsewhere(work, batch)
     await _before_sweep(engine, work, _by_verb(batch))

@@ -124,7 +124,7 @@ class Engine:
             partial(dispatch.apply, self),
             self.stats,
             signals=self.signals,
-            apply_beside=partial(dispatch.apply_beside, self),
+            apply_in_side_lane=partial(dispatch.apply_in_side_lane, self),
             wants_alone=self.timer.has_expired_leases,
             weigh=self._weigh,
             share=self.share,

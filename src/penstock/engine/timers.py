@@ -195,6 +195,6 @@ async def _fall_due(work: UnitOfWork) -> None:
 
 
 def _order_of_due(job: JobRecord) -> tuple[int, int]:
-    """Return the sort key: due time, then time of the push or delay. See ``lifecycle.come_back_in_front``."""
+    """Return the sort key: due time, then time of the push or delay. See ``lifecycle.go_first_when_due``."""
     put_off = job.flags & JobFlag.LIFO and job.position > 0
     return job.run_at, job.position if put_off else job.id

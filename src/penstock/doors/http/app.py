@@ -22,10 +22,10 @@ from penstock.core.errors import HeadRefused, RateLimited, RouteNotFound, Server
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.core.time_slices import in_slices
 from penstock.doors.http.errors import CODE_HEADER, body_of, headers_of, status_of
+from penstock.doors.http.field_check import WARNING_HEADER
 from penstock.doors.http.request import Bodies, Request, head_bytes
 from penstock.doors.http.route import JSON, PLAIN, File, Plain, Route, Stream
 from penstock.doors.http.router import Router
-from penstock.doors.http.unknown import WARNING_HEADER
 from penstock.doors.json_parts import is_long, lists_of, part_steps
 from penstock.doors.net.raw_sockets import ends_of
 
