@@ -231,9 +231,9 @@ async def test_rows_follow_a_queue_to_another_shard(tmp_path: Path, clock: Manua
         publisher._stopping = False
         assert await publisher._carried(entry, chunks[:2]) == []
         # Had it crashed before it knew of that, it would carry the same once more.
-        from penstock.engine.bulk.stage_commands import Carry
+        from penstock.engine.bulk.stage_commands import TakeOverChunks
 
-        await other.run(Carry(entry, chunks[:2]))
+        await other.run(TakeOverChunks(entry, chunks[:2]))
         carried = await other.store.chunk_read(entry.number, -1, 10)
         assert carried == chunks[:2]
         assert await home.store.chunk_read(entry.number, -1, 10) == chunks[2:]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.core import limits
-from penstock.engine.prefetch.commands import Abandon, Look
+from penstock.engine.prefetch.commands import Abandon, ReadGeneration
 from penstock.store.postgres.transaction import PostgresTransaction
 from tests.engine.prefetch.test_ready_cache import heat, ids, ready_cache, take_fast
 from tests.support.engines import claim_all, push
@@ -183,7 +183,7 @@ async def test_a_lost_list_is_not_made_anew_before_its_jobs_are_back(pair: Pair,
     await until(lambda: found)
     assert await a.run(Abandon(0))
     for engine in pair:
-        await engine.run(Look())
+        await engine.run(ReadGeneration())
     monkeypatch.undo()
     take_over(*found[0])
     await until(lambda: pull.done() or ready_cache(b)._recovery._held)

@@ -21,9 +21,9 @@ from penstock.engine.bulk.stage_commands import (
     AbortStage,
     AddChunks,
     CommitStages,
-    Confirm,
     DropDraft,
     PruneRecords,
+    RecordCommit,
     RecordPublished,
     SaveStage,
 )
@@ -240,7 +240,7 @@ class StagedWrites(PeriodicService):
         if commit.untold:
             for shard in commit.untold:
                 drafts = [draft for draft, where in commit.drafts if where == shard]
-                await self._all.engines[shard].run(Confirm(namespace, key, drafts))
+                await self._all.engines[shard].run(RecordCommit(namespace, key, drafts))
             await self._home.run(RecordPublished(namespace, key, commit.untold, published=False))
             self._wake_publishers()
         for engine in self._all.engines:  # chunks may have been moved to a shard that had none

@@ -102,7 +102,7 @@ class Reclaim(Command[int]):
     __slots__ = ()
 
 
-class Noted(Command[None]):
+class MarkLeasesRecorded(Command[None]):
     """Record that this server has recorded all leases that it handed out in generations before this one."""
 
     __slots__ = ("generation",)
@@ -111,7 +111,7 @@ class Noted(Command[None]):
         self.generation = generation
 
 
-class Look(Command[None]):
+class ReadGeneration(Command[None]):
     """Read the current generation of ready lists. Every transaction reads it."""
 
     __slots__ = ()
@@ -237,14 +237,14 @@ async def reclaim(engine: EngineContext, work: UnitOfWork, commands: Sequence[Re
         work.answer(command, len(found))
 
 
-async def noted(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Noted]) -> None:
+async def mark_leases_recorded(_engine: EngineContext, work: UnitOfWork, commands: Sequence[MarkLeasesRecorded]) -> None:
     """Record that the other servers need not wait for this one."""
     for command in commands:
         await lists_of(work).generation_noted(command.generation)
         work.answer(command, None)
 
 
-async def look(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Look]) -> None:
+async def read_generation(_engine: EngineContext, work: UnitOfWork, commands: Sequence[ReadGeneration]) -> None:
     """Answer the commands. The start of the transaction has read the generation."""
     for command in commands:
         work.answer(command, None)

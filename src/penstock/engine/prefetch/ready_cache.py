@@ -15,7 +15,7 @@ from penstock.core.errors import FastPathFailed, ServerError
 from penstock.core.ids import random_name
 from penstock.engine.jobs.claim import Claim, lease_ms_of
 from penstock.engine.prefetch.claim_queue import ClaimQueue
-from penstock.engine.prefetch.commands import Abandon, Look, TakeBack, lists_of, may_be_hot
+from penstock.engine.prefetch.commands import Abandon, ReadGeneration, TakeBack, lists_of, may_be_hot
 from penstock.engine.prefetch.lease_recorder import LeaseRecorder
 from penstock.engine.prefetch.recovery import Recovery
 from penstock.store.redis.ready_lists import place_of
@@ -359,7 +359,7 @@ class ReadyCache:
 
     def check_generation(self) -> None:
         """Check whether lists were lost, because another server may have given them up."""
-        self.engine.run_in_background(Look())
+        self.engine.run_in_background(ReadGeneration())
 
     async def close(self) -> None:
         """Record the leases of jobs that were handed out.
