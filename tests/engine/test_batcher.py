@@ -121,12 +121,12 @@ async def test_a_failed_fsync_answers_nobody_of_its_group_and_stops_all_writes(t
         await push(engine)
     assert engine.store.status().error is not None
     disk.fails = False
-    assert await engine.store.heal()
+    assert await engine.store.recover()
     assert (await push(engine)).state == State.WAITING
     await close(engine, disk)
 
 
-async def test_a_store_that_keeps_failing_is_not_healed(tmp_path: Path, clock: ManualClock) -> None:
+async def test_a_store_that_keeps_failing_is_not_recovered(tmp_path: Path, clock: ManualClock) -> None:
     disk = SlowDisk()
     disk.gate.set()
     engine = await open_engine(tmp_path, clock, disk, Durability.ALWAYS)
@@ -134,11 +134,11 @@ async def test_a_store_that_keeps_failing_is_not_healed(tmp_path: Path, clock: M
     disk.fails = True
     with pytest.raises(OutcomeUnknown):
         await push(engine)
-    assert not await engine.store.heal()
+    assert not await engine.store.recover()
     with pytest.raises(StorageFailed):
         await ack(engine, job)
     disk.fails = False
-    assert await engine.store.heal()
+    assert await engine.store.recover()
     await claim_job(engine)
     assert await ack(engine, job) is None
     await close(engine, disk)
@@ -168,7 +168,7 @@ async def test_waiting_callers_survive_a_batch_that_fails(engine: Engine) -> Non
     assert [delivery.job.id for delivery in await waiting] == [job.id]
 
 
-async def test_an_error_of_sqlite_itself_stops_writes_until_healed(
+async def test_an_error_of_sqlite_itself_stops_writes_until_recovery(
     engine: Engine, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = await push(engine)
@@ -178,7 +178,7 @@ async def test_an_error_of_sqlite_itself_stops_writes_until_healed(
             await push(engine)
     with pytest.raises(StorageFailed):
         await push(engine)
-    assert await store.heal()
+    assert await store.recover()
     await push(engine)
     assert await state(engine, job) is State.WAITING
 

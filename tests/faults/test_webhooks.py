@@ -62,7 +62,7 @@ class Bench:
         with pytest.raises(OutcomeUnknown):
             await push(self.engine)
 
-    async def heal(self) -> None:
+    async def recover(self) -> None:
         self.disk.broken = False
         await StoreRecovery(self.engine).run_once()
         assert self.engine.store.status().writable
@@ -108,7 +108,7 @@ async def test_what_the_disk_lost_is_not_told_and_what_took_its_number_is(strict
     await strict.push_in_vain()
     assert strict.engine.store.journal_next > number
     strict.disk.forget()
-    await strict.heal()
+    await strict.recover()
     assert strict.engine.store.journal_next == number
     await strict.were_told(*first, *await strict.push(3))
 
@@ -117,7 +117,7 @@ async def test_what_the_disk_kept_after_all_is_told(strict: Bench) -> None:
     await strict.add()
     await strict.push_in_vain()
     assert strict.begun == 0, "nobody knows yet whether it happened"
-    await strict.heal()
+    await strict.recover()
     await until(lambda: len(strict.told) == 1)
 
 
@@ -142,7 +142,7 @@ async def test_what_was_passed_over_and_lost_does_not_hide_what_comes_instead(st
     with pytest.raises(OutcomeUnknown):
         await strict.engine.run(lost)
     strict.disk.forget()
-    await strict.heal()
+    await strict.recover()
     assert [each.id for each in strict.engine.store.webhook_list()] == [webhook.id]
     await strict.were_told(*jobs, *await strict.push(2))
 
@@ -152,7 +152,7 @@ async def test_a_registration_that_the_disk_lost_is_forgotten(strict: Bench) -> 
     with pytest.raises(OutcomeUnknown):
         await strict.add()
     strict.disk.forget()
-    await strict.heal()
+    await strict.recover()
     await strict.push(3)
     kept = await strict.add("pushed")
     assert [each.id for each in strict.engine.store.webhook_list()] == [kept.id]
@@ -170,7 +170,7 @@ async def test_a_request_in_progress_while_its_number_is_assigned_again(lax: Ben
     with pytest.raises(OutcomeUnknown):
         await lax.engine.store.sync()
     lax.disk.forget()
-    await lax.heal()
+    await lax.recover()
     again = await lax.push(3)
     lax.gate.set()
     await until(lambda: len(lax.told) >= 4)
@@ -186,7 +186,7 @@ async def test_a_place_is_never_written_down_that_the_journal_has_not_reached(la
     with pytest.raises(OutcomeUnknown):
         await lax.engine.store.sync()
     lax.disk.forget()
-    await lax.heal()
+    await lax.recover()
     await lax.dispatcher._note(everybody=True)
     found = lax.engine.store.webhook_find(webhook.id)
     assert found is not None

@@ -139,7 +139,7 @@ class PostgresStore(PostgresStoreReads):
 
         ``layout``: its number, and the number of shards. ``database_clock``: use the database's clock, or the given one.
         ``answer_ms``: the database counts as lost if it answers nothing for this long; default 5 s.
-        ``may_be_down``: a database that cannot be reached is no error; it is available once ``heal`` reaches it.
+        ``may_be_down``: a database that cannot be reached is no error; it is available once ``recover`` reaches it.
         Raises StoreIncompatible, ConfigInvalid, StorageFailed.
         """
         store = cls(url, clock, layout=layout, database_clock=database_clock, answer_ms=answer_ms)
@@ -481,7 +481,7 @@ class PostgresStore(PostgresStoreReads):
         return ours
 
     def lost(self, error: BaseException) -> None:
-        """Record that a connection is lost: nothing is written until ``heal`` has made new ones."""
+        """Record that a connection is lost: nothing is written until ``recover`` has made new ones."""
         if self._status.error is None and not isinstance(error, ServerError):
             log.info("a connection to the database was lost", error=str(error) or type(error).__name__, shard=self.shard)
         self._trouble(f"the database cannot be reached: {reason_of(error)}", full=False)
@@ -509,7 +509,7 @@ class PostgresStore(PostgresStoreReads):
             log.error("storage failed: writes are refused until it works again", reason=reason, shard=self.shard)
             self._status = StoreStatus(writable=full, full=full, error=reason, since_ms=self.clock.now_ms())
 
-    async def heal(self) -> bool:
+    async def recover(self) -> bool:
         if self._status.error is None:
             return True
         async with self._turns.alone():
