@@ -166,7 +166,7 @@ class Engine:
         """Handle recovery of the store: state that was not committed is discarded."""
         self.ids.use(node=self.store.node, floor=self.store.id_floor)
         self.signals.store_recovered.emit()
-        self.result_waiters.look_at_all()
+        self.result_waiters.check_all()
         self.loss_alerts.wake_all()
         self._batcher.confirm_durable(self.store.journal_next)
         self.timer.arm()
@@ -308,7 +308,7 @@ class Engine:
         """Handle moved queues: callers that wait at one, or for the end of one of its jobs, are checked again."""
         if self.claim_waiters.size:
             self.claim_waiters.handle_moved_queues()
-        self.result_waiters.look_at_all()
+        self.result_waiters.check_all()
         self.loss_alerts.wake_all()
         self.timer.arm()
 

@@ -52,12 +52,12 @@ class WebhookDispatcher(PeriodicService):
         if not self._subscriptions:
             signals = self._engine.signals
             self._subscriptions = [
-                signals.webhooks_changed.subscribe(self._look),
-                signals.leadership_changed.subscribe(self._look),
+                signals.webhooks_changed.subscribe(self._serve_webhooks),
+                signals.leadership_changed.subscribe(self._serve_webhooks),
                 signals.durable.subscribe(self._nudge),
                 signals.store_recovered.subscribe(self._rewind),
             ]
-            self._look()
+            self._serve_webhooks()
         super().start()
 
     async def stop(self) -> None:
@@ -97,9 +97,9 @@ class WebhookDispatcher(PeriodicService):
         """Handle a store that was read anew: registrations and events that it lost never happened."""
         for delivery in (*self._deliveries.values(), *self._left):
             delivery.rewind()
-        self._look()
+        self._serve_webhooks()
 
-    def _look(self) -> None:
+    def _serve_webhooks(self) -> None:
         """Read the webhooks, and run a delivery for each enabled one, if this server is the one that delivers."""
         webhooks = self._engine.store.webhook_list() if self._engine.leads else []
         wanted = {webhook.id: webhook for webhook in webhooks if webhook.enabled}

@@ -15,7 +15,7 @@ from penstock.core.clock import yield_to_loop
 from penstock.doors.jobs.event_hub import EventHub
 from penstock.doors.jobs.session import JobsSession
 from penstock.doors.jobs.websocket import SocketDoor
-from penstock.doors.net.raw_sockets import LOOK_EVERY_MS, RawSockets, keep_listener_alive
+from penstock.doors.net.raw_sockets import CHECK_EVERY_MS, RawSockets, keep_listener_alive
 from penstock.doors.websocket import Closing, close_frame
 from tests.support.engines import push
 from tests.support.tcp import all_commands
@@ -62,7 +62,7 @@ async def test_words_reach_the_client_they_are_meant_for(pair: Pair, clock: Manu
     assert other.client.recv(100) == b"", "nothing comes after it"
     other.close()
     third = asyncio.ensure_future(links.say(other.name, b"third"))
-    await clock.advance(LOOK_EVERY_MS)
+    await clock.advance(CHECK_EVERY_MS)
     assert await third is False, "the connection is closed: no copy of its socket is left open"
 
 
@@ -71,7 +71,7 @@ async def test_sockets_are_looked_through_once_a_second_at_most(pair: Pair, cloc
     assert await links.say(pair.name, b"found")
     late, later = Pair(), Pair()
     saying = [asyncio.ensure_future(links.say(each.name, b"found too")) for each in (late, later)]
-    await clock.advance(LOOK_EVERY_MS - 1)
+    await clock.advance(CHECK_EVERY_MS - 1)
     assert not any(each.done() for each in saying)
     assert await links.say(pair.name, b"again"), "who is known already does not wait"
     await clock.advance(1)

@@ -163,9 +163,9 @@ class SnapshotHandlers(BulkDoor):
         clock = self.service.clock
         snapshot.used_at = clock.steady_ms()
         if snapshot.alarm is None:
-            snapshot.alarm = clock.call_at(snapshot.used_at + self._kept_ms, lambda: self._look(name, snapshot))
+            snapshot.alarm = clock.call_at(snapshot.used_at + self._kept_ms, lambda: self._check_use(name, snapshot))
 
-    def _look(self, name: str, snapshot: _Snapshot) -> None:
+    def _check_use(self, name: str, snapshot: _Snapshot) -> None:
         """Remove a snapshot if it is unused for ``kept_ms``; else set the next check."""
         snapshot.alarm = None
         if self._kept.get(name) is not snapshot:
@@ -176,7 +176,7 @@ class SnapshotHandlers(BulkDoor):
             self._removing.add(task)
             task.add_done_callback(self._removing.discard)
         else:
-            snapshot.alarm = self.service.clock.call_at(expires_at, lambda: self._look(name, snapshot))
+            snapshot.alarm = self.service.clock.call_at(expires_at, lambda: self._check_use(name, snapshot))
 
     async def _remove(self, name: str) -> None:
         snapshot = self._kept.pop(name, None)

@@ -83,8 +83,8 @@ class PushDispatcher:
         """Start the pushers. It is safe to call this twice."""
         if self._stopped:
             self._stopped = False
-            self._subscriptions = [signal.subscribe(self._look) for signal in self._signals()]
-            self._look()
+            self._subscriptions = [signal.subscribe(self._serve_subscriptions) for signal in self._signals()]
+            self._serve_subscriptions()
 
     def stop_claiming(self) -> None:
         """Claim no more messages. Pushes in progress continue."""
@@ -114,7 +114,7 @@ class PushDispatcher:
             )
         ]
 
-    def _look(self) -> None:
+    def _serve_subscriptions(self) -> None:
         wanted = {
             subscription.id: (queue.key, subscription)
             for engine in self.engine.engines

@@ -64,7 +64,7 @@ class StagedWrites(PeriodicService):
         self._home = engine.engines[0]
         self._publishers = [Publisher(each, engine, self.wake) for each in engine.engines]
         self._waiting: dict[tuple[str, str], set[asyncio.Future[None]]] = {}
-        self._looked_ms = 0
+        self._checked_ms = 0
 
     def start(self) -> None:
         """Start. What an earlier run of the server left is published at once."""
@@ -227,8 +227,8 @@ class StagedWrites(PeriodicService):
                 await self._finish(entry.namespace, entry.name)
             if not self._woken:
                 break
-        if self._home.leads and self._home.clock.steady_ms() - self._looked_ms >= limits.MINUTE_MS:
-            self._looked_ms = self._home.clock.steady_ms()
+        if self._home.leads and self._home.clock.steady_ms() - self._checked_ms >= limits.MINUTE_MS:
+            self._checked_ms = self._home.clock.steady_ms()
             await self._expire()
 
     async def _finish(self, namespace: str, key: str) -> None:

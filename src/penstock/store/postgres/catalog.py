@@ -102,7 +102,7 @@ class PostgresCatalog(catalog.Catalog):
         finally:
             del self._looks[id(meanwhile)]
 
-    async def look_further(self, db: Connection) -> None:
+    async def extend_horizon(self, db: Connection) -> None:
         """Read due times that are earlier than the known ones, and keep the known ones."""
         *moments, unfollowed = await db.fetchrow(_NEXT_MOMENTS)
         bring_forward(self.horizon, CommitNotice(horizon=tuple(moments), unfollowed=unfollowed))
