@@ -79,7 +79,7 @@ class Subscription:
             context = ssl.create_default_context(cafile=cafile)
             context.set_alpn_protocols(["h2"])
             self._socket = context.wrap_socket(self._socket, server_hostname=server.hostname)
-        self._status, self._ended, self._heard = None, False, b""
+        self._status, self._ended, self._received = None, False, b""
         self._http = H2Connection(H2Configuration(header_encoding="utf-8"))
         self._http.initiate_connection()
         self._stream = self._http.get_next_available_stream_id()
@@ -96,12 +96,12 @@ class Subscription:
     def receive(self, timeout=None):
         """Return the next message, None if none comes within ``timeout`` seconds. Raises Refused if the server complains."""
         until = None if timeout is None else time.monotonic() + timeout
-        while b"\n" not in self._heard and not self._ended:
+        while b"\n" not in self._received and not self._ended:
             try:
-                self._hear(None if until is None else max(0.001, until - time.monotonic()))
+                self._receive_data(None if until is None else max(0.001, until - time.monotonic()))
             except TimeoutError:
                 return None
-        line, _, self._heard = self._heard.partition(b"\n")
+        line, _, self._received = self._received.partition(b"\n")
         if self._status != 200:
             raise Refused(f"{self._status}: {line.decode()}")
         if not line:
@@ -111,30 +111,30 @@ class Subscription:
             raise Refused(said["error"])
         return Message(base64.b64decode(said.get("msg", "")), said.get("dackCount", 0))
 
-    def hang_up(self):
-        """Leave. What is in hand goes back to the front; what was said a moment ago may go unheard, and then that does too."""
+    def close(self):
+        """Close the connection. The message in hand goes back to the front, also if its ACK was sent just now and is lost."""
         self._socket.close()
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self.hang_up()
+        self.close()
 
     def _flush(self):
         self._socket.settimeout(ANSWER_S)
         self._socket.sendall(self._http.data_to_send())
 
-    def _hear(self, timeout):
+    def _receive_data(self, timeout):
         self._socket.settimeout(timeout)
         received = self._socket.recv(65_536)
         if not received:
-            raise ConnectionError("the server has hung up")
+            raise ConnectionError("the server has closed the connection")
         for event in self._http.receive_data(received):
             if isinstance(event, events.ResponseReceived):
                 self._status = int(dict(event.headers)[":status"])
             elif isinstance(event, events.DataReceived):
-                self._heard += event.data
+                self._received += event.data
                 self._http.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
             elif isinstance(event, events.StreamEnded | events.StreamReset | events.ConnectionTerminated):
                 self._ended = True

@@ -51,7 +51,7 @@ class Crew:
                     self.work(message.data)
                 except Died:
                     print(f"{name} died of {message.data.decode()}", flush=True)
-                    subscription.hang_up()  # no word to anybody: the server notices, and puts the message in front again
+                    subscription.close()  # no word to anybody: the server notices, and puts the message in front again
                     raise
                 except ValueError as error:
                     print(f"{name} gave {message.data.decode()} back: {error}", flush=True)

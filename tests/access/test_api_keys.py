@@ -248,10 +248,10 @@ async def test_as_long_as_keys_cannot_be_read_nobody_is_let_in(store: Store, clo
         with pytest.raises(KeysUnavailable):
             await gate.identify(shown)
     moody.down = False
-    await clock.advance(api_keys.LOOK_EVERY_MS)
+    await clock.advance(api_keys.CHECK_EVERY_MS)
     assert gate.is_open, "there are no keys"
     asked = moody.questions
-    await clock.advance(10 * api_keys.LOOK_EVERY_MS)
+    await clock.advance(10 * api_keys.CHECK_EVERY_MS)
     assert moody.questions == asked, "nobody else writes to a file"
     await gate.close()
 

@@ -14,7 +14,7 @@ from penstock.access.identity import ANYWHERE, EVERYBODY, Identity, Right, grant
 from penstock.access.jwt import TokenRules, Verifier
 from penstock.access.keys import Key, KeyRing, jwks_keys, pem_key, secret_key
 from penstock.core import limits
-from penstock.core.clock import ManualClock, settle
+from penstock.core.clock import ManualClock, yield_to_loop
 from penstock.core.errors import Forbidden, KeysUnavailable, Unauthorized
 from tests.support.issuer import (
     SECRET,
@@ -410,7 +410,7 @@ async def test_keys_are_fetched_when_they_are_needed_and_once_for_many(clock: Ma
     checker = Verifier(clock, KeyRing(clock, (), provider), TokenRules())
     shown = token(rsa_key(), "RS256", kid="a")
     asking = [asyncio.ensure_future(checker.identify(shown)) for _ in range(5)]
-    await settle()
+    await yield_to_loop()
     provider.open.set()
     assert len({(await each).subject for each in asking}) == 1
     assert provider.asked == 1
@@ -438,11 +438,11 @@ async def test_old_keys_are_fetched_anew_while_they_are_used(clock: ManualClock)
     shown = token(rsa_key(), "RS256", kid="a")
     for asked in (1, 2):
         await checker.identify(shown)
-        await settle()
+        await yield_to_loop()
         assert provider.asked == asked
         await clock.advance(limits.jwks_age_ms)
     await checker.identify(shown)  # the second time it could not be had, and stays good
-    await settle()
+    await yield_to_loop()
     assert await refused(checker, shown) == "Unauthorized"
 
 
@@ -455,7 +455,7 @@ async def test_without_any_keys_a_client_is_told_to_come_back(clock: ManualClock
     hanging.open.clear()
     ring = KeyRing(clock, (), hanging)
     ring.tend()
-    await settle()
+    await yield_to_loop()
     await ring.close()
     await KeyRing(clock).close()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from penstock.access.quotas import Counter, Quotas
-from penstock.core.clock import ManualClock, settle
+from penstock.core.clock import ManualClock, yield_to_loop
 from penstock.core.errors import (
     InvalidInput,
     OutcomeUnknown,
@@ -167,7 +167,7 @@ async def test_who_leaves_before_the_answer_has_taken_nothing(store: SqliteStore
     await asyncio.sleep(0)
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
-    await settle()
+    await yield_to_loop()
     await quotas.admit({"acme": 1})
 
 
@@ -184,6 +184,6 @@ async def test_a_push_that_did_not_happen_is_not_counted(
     submit = submit_chain(lambda _command: asyncio.ensure_future(fail()), quotas=quotas)
     with pytest.raises(type(error)):
         await submit(Push(QUEUE, [JobSpec(b"1")]))
-    await settle()
+    await yield_to_loop()
     (wait_ms,) = await store.quota_take([Take(QUEUE.namespace, 1, 1)])
     assert (wait_ms > 0) is counted

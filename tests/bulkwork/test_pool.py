@@ -104,10 +104,10 @@ async def test_a_snapshot_goes_when_it_was_not_used_for_long(
     with pytest.raises(SnapshotNotFound):
         await ask(endpoints, "GET /bulk/snapshots/{id}/parts/{part}", unused, "0")
     file = await ask(endpoints, "GET /bulk/snapshots/{id}/parts/{part}", used, "0")
-    assert file.size == files(tmp_path)[0].stat().st_size == endpoints.office.spool.used
+    assert file.size == files(tmp_path)[0].stat().st_size == endpoints.service.spool.used
     await clock.advance(10 * limits.MINUTE_MS)
     await until_removed(tmp_path, 0)
-    assert endpoints.office.spool.used == 0
+    assert endpoints.service.spool.used == 0
 
 
 async def test_what_was_fetched_makes_room_for_more(
@@ -140,7 +140,7 @@ async def test_what_was_fetched_goes_if_the_spool_is_half_full(
     first, second = await take(endpoints), await take(endpoints)
     await ask(endpoints, "GET /bulk/snapshots/{id}/parts/{part}", second, "0")
     await clock.advance(limits.bulk_fetched_ms)
-    endpoints.office.spool._bytes_max = endpoints.office.spool.used * 2 - 1
+    endpoints.service.spool._bytes_max = endpoints.service.spool.used * 2 - 1
     await take(endpoints)
     await ask(endpoints, "DELETE /bulk/snapshots/{id}", first)
     with pytest.raises(SnapshotNotFound):
@@ -151,12 +151,12 @@ async def test_what_was_read_of_the_journal_goes_soon_after_it_was_answered(
     endpoints: BulkEndpoints, engine: Engine, clock: ManualClock, tmp_path: Path
 ) -> None:
     await push(engine)
-    query = {"from": "1", "to": str(engine.journal_vouched)}
+    query = {"from": "1", "to": str(engine.durable_up_to)}
     await ask(endpoints, "GET /bulk/journal", **query)
     assert len(files(tmp_path)) == 1
     await clock.advance(limits.bulk_answer_ms)
     await until_removed(tmp_path, 0)
-    assert endpoints.office.spool.used == 0
+    assert endpoints.service.spool.used == 0
 
 
 async def test_a_snapshot_is_read_from_one_moment(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.errors import NamespaceLimit, TooMany
 from penstock.core.pool_shares import Pool, PoolPlace, Shares, Slots, has_room
 
@@ -82,14 +82,14 @@ async def test_slots_go_round() -> None:
         got.append(holder)
 
     waiting = [asyncio.ensure_future(take(holder)) for holder in "aaaaabbb"]
-    await settle(3)
+    await yield_to_loop(3)
     assert got == ["a", "a", "b"]
     assert slots.waiting == 5
     slots.release("a")
-    await settle(3)
+    await yield_to_loop(3)
     assert got == ["a", "a", "b", "a"]
     slots.release("b")
-    await settle(3)
+    await yield_to_loop(3)
     assert got == ["a", "a", "b", "a", "b"]
     for task in waiting:
         task.cancel()
@@ -102,14 +102,14 @@ async def test_a_slot_is_not_lost_with_a_waiter_that_is_cancelled() -> None:
     slots = Slots(2)
     await slots.acquire("a")
     first, second = (asyncio.ensure_future(slots.acquire("a")) for _ in range(2))
-    await settle(2)
+    await yield_to_loop(2)
     first.cancel()  # in the same moment in which the slot becomes free
     slots.release("a")
-    await settle(3)
+    await yield_to_loop(3)
     assert second.done()
     third = asyncio.ensure_future(slots.acquire("a"))
-    await settle(2)
+    await yield_to_loop(2)
     slots.release("a")  # the turn has come, and the waiter does not know it yet
     third.cancel()
-    await settle(3)
+    await yield_to_loop(3)
     await asyncio.wait_for(slots.acquire("a"), 5)

@@ -14,7 +14,7 @@ from penstock.access.authenticator import Authenticator
 from penstock.access.identity import WORDS, Right
 from penstock.access.jwt import TokenRules, Verifier
 from penstock.access.keys import KeyRing, secret_key
-from penstock.core.clock import ManualClock, SystemClock, settle
+from penstock.core.clock import ManualClock, SystemClock, yield_to_loop
 from penstock.core.job import JobSpec
 from penstock.core.queue import QueueKey
 from penstock.doors import permissions
@@ -295,7 +295,7 @@ async def test_an_auth_that_must_wait_for_keys_holds_back_what_follows(engine: E
     shown = token(rsa_key(), "RS256", kid="a")
     auth = asyncio.ensure_future(session.handle({"cmd": "Auth", "token": shown, "namespace": "mine"}))
     push = asyncio.ensure_future(session.handle({"cmd": "Count", "queue": "q"}))
-    await settle()
+    await yield_to_loop()
     assert not push.done()
     fetched.set_result(jwks(jwk(rsa_key(), "a")))
     assert (await auth)["ok"] is True
@@ -353,7 +353,7 @@ async def test_events_of_a_queue_end_with_the_token_unless_another_was_shown(eng
     for each in (ends, goes_on):
         each.socket.close()
     await listener.stop()
-    assert not engine.feed.is_heard
+    assert not engine.feed.has_listeners
 
 
 # WebSocket and SSE.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from penstock.core import limits
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.errors import TooMany
 from penstock.doors.net.unread_answers import UnreadAnswers
 
@@ -45,10 +45,10 @@ async def test_one_client_has_half_of_the_answers_that_wait(clock: ManualClock) 
     for number in range(4):
         await answers.reserve(f"evil {number}", f"evil {number % 2}", 24 * MB)  # nothing more fits
     waiting = [asyncio.ensure_future(answers.reserve("evil 0", "evil 0", MB)) for _ in range(200)]
-    await settle(2)
+    await yield_to_loop(2)
     assert answers.waiting == limits.answers_bytes_max // MB // 2
     another = asyncio.ensure_future(answers.reserve("good", "good", MB))
-    await settle(2)
+    await yield_to_loop(2)
     assert not another.done()
     for each in (*waiting, another):
         each.cancel()
@@ -68,5 +68,5 @@ async def test_a_client_that_takes_little_is_cut_off_while_it_is_crowded(clock: 
         if step % 40 == 39:
             table.known["slow"].acked += taken
         await clock.advance(limits.answer_look_ms)
-        await settle(3)
+        await yield_to_loop(3)
     assert cut == (["slow"] if taken == 100 else [])

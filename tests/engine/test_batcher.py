@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import apsw
 import pytest
 
-from penstock.core.clock import ManualClock, settle
+from penstock.core.clock import ManualClock, yield_to_loop
 from penstock.core.durability import Durability
 from penstock.core.errors import OutcomeUnknown, ServerError, ShuttingDown, StorageFailed, StorageFull
 from penstock.core.job import JobFlag, JobSpec
@@ -64,9 +64,9 @@ async def test_with_always_nobody_is_answered_before_the_fsync_of_its_group(tmp_
     disk = SlowDisk()
     engine = await open_engine(tmp_path, clock, disk, Durability.ALWAYS)
     first = engine.run(Push(QUEUE, [JobSpec(b"1")]))
-    await settle()
+    await yield_to_loop()
     second, third = engine.run(Push(QUEUE, [JobSpec(b"2")])), engine.run(Push(QUEUE, [JobSpec(b"3")]))
-    await settle()
+    await yield_to_loop()
     assert engine.store.totals() == StateCounts(waiting=3)  # all are committed meanwhile
     assert not any(future.done() for future in (first, second, third))
     disk.gate.set()
@@ -110,9 +110,9 @@ async def test_a_failed_fsync_answers_nobody_of_its_group_and_stops_all_writes(t
     engine = await open_engine(tmp_path, clock, disk, Durability.ALWAYS)
     disk.fails = True
     waiting = [engine.run(Push(QUEUE, [JobSpec(b"1")]))]
-    await settle()
+    await yield_to_loop()
     waiting.append(engine.run(Push(QUEUE, [JobSpec(b"2")])))
-    await settle()
+    await yield_to_loop()
     disk.gate.set()
     for future in waiting:
         with pytest.raises(OutcomeUnknown, match="may or may not have happened"):
@@ -121,12 +121,12 @@ async def test_a_failed_fsync_answers_nobody_of_its_group_and_stops_all_writes(t
         await push(engine)
     assert engine.store.status().error is not None
     disk.fails = False
-    assert await engine.store.heal()
+    assert await engine.store.recover()
     assert (await push(engine)).state == State.WAITING
     await close(engine, disk)
 
 
-async def test_a_store_that_keeps_failing_is_not_healed(tmp_path: Path, clock: ManualClock) -> None:
+async def test_a_store_that_keeps_failing_is_not_recovered(tmp_path: Path, clock: ManualClock) -> None:
     disk = SlowDisk()
     disk.gate.set()
     engine = await open_engine(tmp_path, clock, disk, Durability.ALWAYS)
@@ -134,11 +134,11 @@ async def test_a_store_that_keeps_failing_is_not_healed(tmp_path: Path, clock: M
     disk.fails = True
     with pytest.raises(OutcomeUnknown):
         await push(engine)
-    assert not await engine.store.heal()
+    assert not await engine.store.recover()
     with pytest.raises(StorageFailed):
         await ack(engine, job)
     disk.fails = False
-    assert await engine.store.heal()
+    assert await engine.store.recover()
     await claim_job(engine)
     assert await ack(engine, job) is None
     await close(engine, disk)
@@ -159,7 +159,7 @@ async def test_waiting_callers_survive_a_batch_that_fails(engine: Engine) -> Non
     from penstock.engine.jobs.claim import Claim
 
     waiting = engine.run(Claim(QUEUE, wait_ms=60_000))
-    await settle()
+    await yield_to_loop()
     bad = engine.run(Push(QUEUE, [JobSpec(b"bad", priority=2**70)]))
     good = engine.run(Push(QUEUE, [JobSpec(b"good")]))
     with pytest.raises(ServerError):
@@ -168,7 +168,7 @@ async def test_waiting_callers_survive_a_batch_that_fails(engine: Engine) -> Non
     assert [delivery.job.id for delivery in await waiting] == [job.id]
 
 
-async def test_an_error_of_sqlite_itself_stops_writes_until_healed(
+async def test_an_error_of_sqlite_itself_stops_writes_until_recovery(
     engine: Engine, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = await push(engine)
@@ -178,7 +178,7 @@ async def test_an_error_of_sqlite_itself_stops_writes_until_healed(
             await push(engine)
     with pytest.raises(StorageFailed):
         await push(engine)
-    assert await store.heal()
+    assert await store.recover()
     await push(engine)
     assert await state(engine, job) is State.WAITING
 
@@ -239,10 +239,10 @@ async def test_who_waits_for_an_end_is_not_told_before_it_is_on_disk(tmp_path: P
     job = await push(engine)
     await claim_job(engine)
     disk.gate.clear()
-    waiting = asyncio.ensure_future(engine.completions.wait("default", job.id, 60_000))
-    await settle()
+    waiting = asyncio.ensure_future(engine.result_waiters.wait("default", job.id, 60_000))
+    await yield_to_loop()
     acked = asyncio.ensure_future(ack(engine, job, b"1"))
-    await settle()
+    await yield_to_loop()
     assert await state(engine, job) is State.COMPLETED  # committed
     assert not waiting.done()
     assert not acked.done()
@@ -263,9 +263,9 @@ async def test_what_writes_nothing_needs_no_fsync_but_waits_for_one_under_way(tm
     assert disk.calls == calls
     disk.gate.clear()
     first = engine.run(Push(QUEUE, [JobSpec(b"1", job_id="other")]))
-    await settle()
+    await yield_to_loop()
     second = engine.run(Push(QUEUE, [JobSpec(b"1", job_id="other")]))  # finds the first, which is not on disk yet
-    await settle()
+    await yield_to_loop()
     assert not first.done()
     assert not second.done()
     disk.gate.set()
@@ -280,7 +280,7 @@ async def test_a_lease_begins_when_the_transaction_does_not_when_it_was_asked_fo
     store.checkpointer.finishing = True
     store.checkpointer._done.clear()
     claiming = asyncio.ensure_future(claim_job(engine, lease_ms=1_000))
-    await settle()
+    await yield_to_loop()
     await clock.advance(3_000)
     store.checkpointer.finishing = False
     store.checkpointer._done.set()

@@ -39,7 +39,7 @@ async def test_a_listener_hears_what_the_journal_keeps(engine: Engine) -> None:
 
 async def test_what_is_not_kept_is_passed_on_without_a_number(engine: Engine) -> None:
     heard: list[JournalBlock] = []
-    assert not engine.feed.is_heard
+    assert not engine.feed.has_listeners
     engine.feed.listen(heard.append)
     engine.feed.publish_transient(EventKind.WORKER_HEARTBEAT, {"workerId": "w"}, 5)
     assert [(block.seq, block.at, list(block.events)) for block in heard] == [

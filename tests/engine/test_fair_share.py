@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from penstock.core import limits
-from penstock.core.clock import ManualClock, settle
+from penstock.core.clock import ManualClock, yield_to_loop
 from penstock.core.time_slices import Steps, in_slices
 from penstock.engine.fair_share import FairShare
 
@@ -36,19 +36,19 @@ async def test_one_namespace_alone_never_waits(clock: ManualClock) -> None:
 
 
 async def test_a_request_begins_in_its_turn_whatever_another_namespace_asks_for(share: FairShare) -> None:
-    await settle(2)
+    await yield_to_loop(2)
     begun = [share.begin("flood") for _ in range(10 * TURN)]
     assert sum(place is None for place in begun) == TURN
     assert share.begin("quiet") is None
     for turn in range(2, 11):
-        await settle(1)
+        await yield_to_loop(1)
         assert sum(place is None or place.done() for place in begun) == turn * TURN
         assert share.begin("quiet") is None
     assert not share.waiting
 
 
 async def test_the_order_within_a_namespace_is_kept(share: FairShare) -> None:
-    await settle(2)
+    await yield_to_loop(2)
     began: list[int] = []
 
     async def ask(number: int) -> None:
@@ -61,7 +61,7 @@ async def test_the_order_within_a_namespace_is_kept(share: FairShare) -> None:
 
 
 async def test_requests_that_came_together_count_as_many(share: FairShare) -> None:
-    await settle(2)
+    await yield_to_loop(2)
     assert share.begin("flood", 4 * TURN) is None
     later = share.begin("flood")
     assert later is not None
@@ -77,7 +77,7 @@ async def test_large_requests_of_a_namespace_wait_for_each_other(share: FairShar
             now[namespace] += 1
             most[namespace] = max(most[namespace], now[namespace])
             async with share.large(namespace):  # it does not wait for itself
-                await settle(3)
+                await yield_to_loop(3)
             now[namespace] -= 1
 
     await asyncio.gather(*(work("flood") for _ in range(10)), work("quiet"))
@@ -88,9 +88,9 @@ async def test_large_requests_of_a_namespace_wait_for_each_other(share: FairShar
 async def test_a_large_request_that_is_cancelled_leaves_its_place_to_the_next(share: FairShare) -> None:
     await share.begin_large("flood")
     waiting = [asyncio.create_task(share.begin_large("flood")) for _ in range(3)]
-    await settle(1)
+    await yield_to_loop(1)
     waiting[0].cancel()  # while it waits
-    await settle(1)
+    await yield_to_loop(1)
     share.end_large("flood")
     waiting[1].cancel()  # in the moment in which it may go on
     await asyncio.wait_for(waiting[2], 10)
@@ -102,7 +102,7 @@ async def test_a_large_request_that_is_cancelled_leaves_its_place_to_the_next(sh
 async def test_when_the_others_are_gone_nothing_waits_any_more(share: FairShare, clock: ManualClock) -> None:
     await share.begin_large("flood")
     waiting = [asyncio.create_task(share.begin_large("flood")) for _ in range(3)]
-    await settle(1)
+    await yield_to_loop(1)
     assert not any(task.done() for task in waiting)
     await clock.advance(limits.share_ms)  # both have been active since the last look
     share.begin("flood")
@@ -120,7 +120,7 @@ async def test_names_of_namespaces_do_not_pile_up(share: FairShare, monkeypatch:
     for number in range(100):
         share.begin(f"n{number}")
     assert len(share._seen) == 10
-    await settle(3)
+    await yield_to_loop(3)
     assert not share._begun
 
 
@@ -137,7 +137,7 @@ async def enter(share: FairShare, namespace: str) -> asyncio.Event:
         share.leave()
 
     running.append(asyncio.create_task(small()))
-    await settle(1)
+    await yield_to_loop(1)
     return may_end
 
 
@@ -151,9 +151,9 @@ async def test_a_large_request_waits_for_small_ones_of_others(share: FairShare, 
     monkeypatch.setattr(limits, "share_small_ms", 60_000)
     first, second = await enter(share, "quiet"), await enter(share, "quiet")
     large = asyncio.create_task(give_way(share))
-    await settle()
+    await yield_to_loop()
     first.set()
-    await settle()
+    await yield_to_loop()
     assert not large.done()
     second.set()
     await large
@@ -167,7 +167,7 @@ async def test_a_small_request_is_seen_behind_many_of_the_namespace_that_gives_w
     quiet = await enter(share, "quiet")
     flood = [await enter(share, "flood") for _ in range(2 * limits.share_looks_max)]
     large = asyncio.create_task(give_way(share))
-    await settle()
+    await yield_to_loop()
     assert not large.done()
     quiet.set()
     await large
@@ -176,16 +176,16 @@ async def test_a_small_request_is_seen_behind_many_of_the_namespace_that_gives_w
 
 
 async def test_no_request_begins_while_events_of_its_namespace_are_behind(share: FairShare) -> None:
-    await settle(2)
+    await yield_to_loop(2)
     share.fall_behind("flood")
     places = [share.begin("flood") for _ in range(2 * TURN)]
     assert share.begin("quiet") is None
-    await settle()
+    await yield_to_loop()
     assert not any(place is None or place.done() for place in places)
     share.catch_up("flood")
-    await settle(1)
+    await yield_to_loop(1)
     assert sum(place is None or place.done() for place in places) == TURN
-    await settle(1)
+    await yield_to_loop(1)
     assert all(place is None or place.done() for place in places)
 
 
@@ -205,7 +205,7 @@ async def test_background_work_goes_on_in_turns(share: FairShare) -> None:
     quiet = share.background.begin("quiet")
     done = []
     for _ in range(8):
-        await settle(1)
+        await yield_to_loop(1)
         done.append(sum(place is not None and place.done() for place in flood))
     assert all(later - before <= most for before, later in itertools.pairwise(done))
     assert done[-1] == 3 * most
@@ -219,7 +219,7 @@ async def test_background_work_waits_for_small_requests_of_others(share: FairSha
     may_end = await enter(share, "quiet")
     place = share.background.begin("flood")
     assert place is not None
-    await settle()
+    await yield_to_loop()
     assert not place.done()
     may_end.set()
     await place
@@ -260,17 +260,17 @@ async def test_a_small_request_does_not_wait_for_itself(share: FairShare, monkey
 
 
 async def test_requests_that_catch_up_go_on_in_turns_and_in_their_order(share: FairShare) -> None:
-    await settle(2)
+    await yield_to_loop(2)
     share.fall_behind("flood")
     share.fall_behind("other")
     waiting = [share.begin("flood") for _ in range(3 * TURN)]
     share.catch_up("flood")
     share.catch_up("other")
     last = share.begin("flood")
-    await settle(1)
+    await yield_to_loop(1)
     assert sum(place is None or place.done() for place in waiting) == TURN
     assert last is not None
-    await settle(1)
+    await yield_to_loop(1)
     assert sum(place is None or place.done() for place in waiting) == 2 * TURN
     assert not last.done()
 
@@ -298,7 +298,7 @@ async def test_slices_give_way(share: FairShare, monkeypatch: pytest.MonkeyPatch
 
     may_end = await enter(share, "quiet")
     work = asyncio.create_task(in_slices(steps()))
-    await settle()
+    await yield_to_loop()
     assert not steps_done
     may_end.set()
     monkeypatch.setattr(limits, "share_slice_ms", 60_000)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.engine.fair_turns import FairTurns
 
 pytestmark = pytest.mark.anyio
@@ -31,13 +31,13 @@ class Line:
     async def let_go(self, count: int = 1) -> None:
         for _ in range(count):
             self.go.release()
-            await settle()
+            await yield_to_loop()
 
 
 async def test_the_lines_of_namespaces_are_served_in_rotation() -> None:
     line = Line(1)
     tasks = [line.join(namespace) for namespace in "aaaabbc"]
-    await settle()
+    await yield_to_loop()
     assert (line.had, line.turns.waiting) == (["a"], 6)
     await line.let_go(7)
     assert "".join(line.had) == "aabcaba"
@@ -48,7 +48,7 @@ async def test_the_lines_of_namespaces_are_served_in_rotation() -> None:
 async def test_no_more_are_under_way_than_there_are_places() -> None:
     line = Line(2)
     tasks = [line.join("a") for _ in range(5)]
-    await settle()
+    await yield_to_loop()
     assert len(line.had) == 2
     await line.let_go()
     assert len(line.had) == 3
@@ -59,14 +59,14 @@ async def test_no_more_are_under_way_than_there_are_places() -> None:
 async def test_who_gives_up_loses_no_turn_of_others() -> None:
     line = Line(1)
     first, second, third, fourth = (line.join("a") for _ in range(4))
-    await settle()
+    await yield_to_loop()
     second.cancel()  # while it waits
-    await settle()
+    await yield_to_loop()
     line.go.release()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     third.cancel()  # about when it gets its turn
-    await settle()
+    await yield_to_loop()
     await line.let_go(2)
     await asyncio.gather(first, second, third, fourth, return_exceptions=True)
     async with asyncio.timeout(10), line.turns.turn("b"):

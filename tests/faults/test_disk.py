@@ -364,7 +364,7 @@ async def test_a_fault_at_any_call_loses_nothing_answered_and_stores_nothing_ref
             except ServerError:
                 refused.append(data.decode())
         vfs.calls_left = None
-        assert await store.heal(), store.status()
+        assert await store.recover(), store.status()
         for job in answered:
             assert await state(engine, job) is State.WAITING
         for name in refused:
@@ -390,7 +390,7 @@ async def test_a_disk_that_forgets_what_it_could_not_write_takes_nothing_else_wi
         await push(engine, job_id="lost")
     disk.forget()
     disk.broken = False
-    assert await store.heal(), store.status()
+    assert await store.recover(), store.status()
     assert await store.job_get("default", "lost") is None
     answered.append(await push(engine))
     for job in answered:
@@ -420,7 +420,7 @@ async def test_on_a_full_disk_pushes_of_a_batch_are_refused_and_its_acks_are_not
     with pytest.raises(StorageFull):
         await push(engine)
     assert store.status().full
-    assert await store.heal()
+    assert await store.recover()
     await push(engine)
     await engine.close()
     await store.close()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.core import ids
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.durability import Durability
 from penstock.core.errors import OutcomeUnknown
 from penstock.engine.engine import Engine
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Bench:
-    """A store on a forgetful disk, and a post office whose letters are collected. Letters wait while ``gate`` is closed."""
+    """A store on a forgetful disk, and a dispatcher whose requests are collected. Requests wait while ``gate`` is closed."""
 
     def __init__(self, disk: ForgetfulDisk, engine: Engine) -> None:
         self.disk = disk
@@ -42,8 +42,8 @@ class Bench:
         self.begun = 0
         self.gate = asyncio.Event()
         self.gate.set()
-        self.office = WebhookDispatcher(engine, self)
-        self.office.start()
+        self.dispatcher = WebhookDispatcher(engine, self)
+        self.dispatcher.start()
 
     async def post(self, _url: str, _headers: Mapping[str, str], body: bytes, *, namespace: str = "") -> int:
         self.begun += 1
@@ -62,7 +62,7 @@ class Bench:
         with pytest.raises(OutcomeUnknown):
             await push(self.engine)
 
-    async def heal(self) -> None:
+    async def recover(self) -> None:
         self.disk.broken = False
         await StoreRecovery(self.engine).run_once()
         assert self.engine.store.status().writable
@@ -82,7 +82,7 @@ async def bench(path: Path, clock: ManualClock, durability: Durability) -> Async
     engine = Engine(store, clock, durability=durability)
     made = Bench(disk, engine)
     yield made
-    await made.office.stop()
+    await made.dispatcher.stop()
     await engine.close()
     await store.close()
 
@@ -108,7 +108,7 @@ async def test_what_the_disk_lost_is_not_told_and_what_took_its_number_is(strict
     await strict.push_in_vain()
     assert strict.engine.store.journal_next > number
     strict.disk.forget()
-    await strict.heal()
+    await strict.recover()
     assert strict.engine.store.journal_next == number
     await strict.were_told(*first, *await strict.push(3))
 
@@ -117,7 +117,7 @@ async def test_what_the_disk_kept_after_all_is_told(strict: Bench) -> None:
     await strict.add()
     await strict.push_in_vain()
     assert strict.begun == 0, "nobody knows yet whether it happened"
-    await strict.heal()
+    await strict.recover()
     await until(lambda: len(strict.told) == 1)
 
 
@@ -127,8 +127,8 @@ async def test_a_job_is_told_of_when_it_is_on_disk_and_not_before(strict: Bench)
     strict.disk.gate.clear()
     pushing = asyncio.ensure_future(push(strict.engine))
     await until(lambda: strict.engine.store.journal_next > number)
-    await settle()
-    assert (strict.begun, strict.engine.journal_vouched) == (0, number)
+    await yield_to_loop()
+    assert (strict.begun, strict.engine.durable_up_to) == (0, number)
     strict.disk.gate.set()
     await strict.were_told(await pushing)
 
@@ -142,7 +142,7 @@ async def test_what_was_passed_over_and_lost_does_not_hide_what_comes_instead(st
     with pytest.raises(OutcomeUnknown):
         await strict.engine.run(lost)
     strict.disk.forget()
-    await strict.heal()
+    await strict.recover()
     assert [each.id for each in strict.engine.store.webhook_list()] == [webhook.id]
     await strict.were_told(*jobs, *await strict.push(2))
 
@@ -152,7 +152,7 @@ async def test_a_registration_that_the_disk_lost_is_forgotten(strict: Bench) -> 
     with pytest.raises(OutcomeUnknown):
         await strict.add()
     strict.disk.forget()
-    await strict.heal()
+    await strict.recover()
     await strict.push(3)
     kept = await strict.add("pushed")
     assert [each.id for each in strict.engine.store.webhook_list()] == [kept.id]
@@ -160,7 +160,7 @@ async def test_a_registration_that_the_disk_lost_is_forgotten(strict: Bench) -> 
     await strict.were_told(job)
 
 
-async def test_a_letter_on_its_way_while_its_number_is_given_anew(lax: Bench) -> None:
+async def test_a_request_in_progress_while_its_number_is_assigned_again(lax: Bench) -> None:
     await lax.add()
     await lax.engine.store.sync()
     lax.gate.clear()
@@ -170,7 +170,7 @@ async def test_a_letter_on_its_way_while_its_number_is_given_anew(lax: Bench) ->
     with pytest.raises(OutcomeUnknown):
         await lax.engine.store.sync()
     lax.disk.forget()
-    await lax.heal()
+    await lax.recover()
     again = await lax.push(3)
     lax.gate.set()
     await until(lambda: len(lax.told) >= 4)
@@ -186,8 +186,8 @@ async def test_a_place_is_never_written_down_that_the_journal_has_not_reached(la
     with pytest.raises(OutcomeUnknown):
         await lax.engine.store.sync()
     lax.disk.forget()
-    await lax.heal()
-    await lax.office._note(everybody=True)
+    await lax.recover()
+    await lax.dispatcher._note(everybody=True)
     found = lax.engine.store.webhook_find(webhook.id)
     assert found is not None
     assert found.cursor <= end == lax.engine.store.journal_next

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.core import ids, limits
-from penstock.core.clock import SystemClock, settle
+from penstock.core.clock import SystemClock, yield_to_loop
 from penstock.core.durability import Durability
 from penstock.core.errors import StorageFailed
 from penstock.core.events import EventKind
@@ -93,7 +93,7 @@ def post(clock: ManualClock) -> FakePost:
 
 
 @pytest.fixture
-async def office(engine: Engine, post: FakePost) -> AsyncIterator[WebhookDispatcher]:
+async def dispatcher(engine: Engine, post: FakePost) -> AsyncIterator[WebhookDispatcher]:
     running = WebhookDispatcher(engine, post)
     running.start()
     running.start()
@@ -106,7 +106,7 @@ async def office(engine: Engine, post: FakePost) -> AsyncIterator[WebhookDispatc
 
 
 async def test_each_event_has_its_body(
-    engine: Engine, office: WebhookDispatcher, post: FakePost, clock: ManualClock
+    engine: Engine, dispatcher: WebhookDispatcher, post: FakePost, clock: ManualClock
 ) -> None:
     await add(engine, "pushed", "job.started", "job:completed", "failed", "progress", "stalled")
     job = await push(engine, data=b'{"a": 1}', job_id="mine")
@@ -137,7 +137,7 @@ async def test_each_event_has_its_body(
     assert {url for url, _ in post.sent} == {URL}
 
 
-async def test_the_headers_and_the_signature(engine: Engine, office: WebhookDispatcher, clock: ManualClock) -> None:
+async def test_the_headers_and_the_signature(engine: Engine, dispatcher: WebhookDispatcher, clock: ManualClock) -> None:
     bodies: list[bytes] = []
     headers: list[Mapping[str, str]] = []
 
@@ -147,7 +147,7 @@ async def test_the_headers_and_the_signature(engine: Engine, office: WebhookDisp
             headers.append(given)
             return 200
 
-    await office.stop()
+    await dispatcher.stop()
     signing = WebhookDispatcher(engine, Post())
     signing.start()
     webhook = await add(engine, secret="whsec_ü")
@@ -165,20 +165,20 @@ async def test_the_headers_and_the_signature(engine: Engine, office: WebhookDisp
 
 
 async def test_data_that_is_gone_or_too_large_is_left_out(
-    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock
+    engine: Engine, post: FakePost, dispatcher: WebhookDispatcher, clock: ManualClock
 ) -> None:
-    await office.stop()
+    await dispatcher.stop()
     await add(engine, "pushed", "completed")
     gone = await push(engine)
     await move(engine, gone, Arrow.CANCEL)
     await push(engine, data=b'"' + b"x" * limits.event_data_bytes_max + b'"')
-    office.start()
+    dispatcher.start()
     await clock.advance(0)
     assert [sorted(body) for body in post.bodies] == [["event", "jobId", "queue", "timestamp"]] * 2
 
 
 async def test_only_what_was_asked_for(
-    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock
+    engine: Engine, post: FakePost, dispatcher: WebhookDispatcher, clock: ManualClock
 ) -> None:
     other, foreign = QueueKey("default", "other"), QueueKey("elsewhere", "mail")
     await add(engine, "pushed", url="http://a.com/", queue="mail")
@@ -198,7 +198,7 @@ async def test_only_what_was_asked_for(
 
 
 async def test_what_happened_before_the_registration_is_not_told(
-    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock
+    engine: Engine, post: FakePost, dispatcher: WebhookDispatcher, clock: ManualClock
 ) -> None:
     await push(engine)
     await add(engine)
@@ -206,12 +206,12 @@ async def test_what_happened_before_the_registration_is_not_told(
     assert post.sent == []
 
 
-async def test_the_feed_is_heard_only_while_there_is_a_webhook(engine: Engine, office: WebhookDispatcher) -> None:
-    heard = [engine.feed.is_heard]
+async def test_the_feed_is_heard_only_while_there_is_a_webhook(engine: Engine, dispatcher: WebhookDispatcher) -> None:
+    heard = [engine.feed.has_listeners]
     webhook = await add(engine)
-    heard.append(engine.feed.is_heard)
+    heard.append(engine.feed.has_listeners)
     await engine.run(RemoveWebhook("default", webhook.id))
-    heard.append(engine.feed.is_heard)
+    heard.append(engine.feed.has_listeners)
     assert heard == [False, True, False]
 
 
@@ -219,7 +219,7 @@ async def test_the_feed_is_heard_only_while_there_is_a_webhook(engine: Engine, o
 
 
 async def test_three_more_attempts_with_growing_pauses(
-    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock
+    engine: Engine, post: FakePost, dispatcher: WebhookDispatcher, clock: ManualClock
 ) -> None:
     heard: list[Any] = []
     engine.feed.listen(lambda block: heard.extend(event for event in block.events if event[0] >= EventKind.WEBHOOK_FIRED))
@@ -241,7 +241,7 @@ async def test_three_more_attempts_with_growing_pauses(
 
 
 async def test_one_that_fails_holds_up_nobody_else(
-    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock
+    engine: Engine, post: FakePost, dispatcher: WebhookDispatcher, clock: ManualClock
 ) -> None:
     await add(engine, url="http://bad.com/")
     post.answers = [500]
@@ -260,7 +260,7 @@ async def test_one_that_fails_holds_up_nobody_else(
 
 
 async def test_a_disabled_webhook_is_silent_and_goes_on_from_now(
-    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock
+    engine: Engine, post: FakePost, dispatcher: WebhookDispatcher, clock: ManualClock
 ) -> None:
     webhook = await add(engine)
     first = await push(engine)
@@ -277,7 +277,7 @@ async def test_a_disabled_webhook_is_silent_and_goes_on_from_now(
 
 
 async def test_switching_off_and_on_in_one_batch_forgets_what_was_pending(
-    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock
+    engine: Engine, post: FakePost, dispatcher: WebhookDispatcher, clock: ManualClock
 ) -> None:
     webhook = await add(engine)
     post.answers = [500, 500, 500, 500]
@@ -293,7 +293,7 @@ async def test_switching_off_and_on_in_one_batch_forgets_what_was_pending(
 
 
 async def test_a_removed_webhook_is_silent_even_between_attempts(
-    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock
+    engine: Engine, post: FakePost, dispatcher: WebhookDispatcher, clock: ManualClock
 ) -> None:
     webhook = await add(engine)
     post.answers = [500]
@@ -309,12 +309,12 @@ async def test_a_removed_webhook_is_silent_even_between_attempts(
 
 
 async def test_a_new_office_goes_on_where_the_old_one_was(
-    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock
+    engine: Engine, post: FakePost, dispatcher: WebhookDispatcher, clock: ManualClock
 ) -> None:
     webhook = await add(engine)
     jobs = [await push(engine)]
     await clock.advance(0)
-    await office.stop()
+    await dispatcher.stop()
     jobs += [await push(engine) for _ in range(3)]
     again = WebhookDispatcher(engine, post)
     again.start()
@@ -326,7 +326,7 @@ async def test_a_new_office_goes_on_where_the_old_one_was(
 
 
 async def test_what_was_not_written_down_is_repeated_never_skipped(
-    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock
+    engine: Engine, post: FakePost, dispatcher: WebhookDispatcher, clock: ManualClock
 ) -> None:
     await add(engine)
     job = await push(engine)
@@ -341,21 +341,21 @@ async def test_what_was_not_written_down_is_repeated_never_skipped(
 
 
 async def test_a_stop_in_the_middle_of_an_attempt_repeats_it(
-    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock
+    engine: Engine, post: FakePost, dispatcher: WebhookDispatcher, clock: ManualClock
 ) -> None:
     webhook = await add(engine)
     post.answers = [500]
     await push(engine)
     await clock.advance(0)
-    await office.stop()
+    await dispatcher.stop()
     assert (await current(engine, webhook)).failures == 0
-    office.start()
+    dispatcher.start()
     await clock.advance(0)
     assert len(post.sent) == 2
 
 
 async def test_places_move_on_without_deliveries_and_are_written_down_now_and_then(
-    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock
+    engine: Engine, post: FakePost, dispatcher: WebhookDispatcher, clock: ManualClock
 ) -> None:
     webhook = await add(engine, "completed")
     await clock.advance(0)
@@ -363,39 +363,39 @@ async def test_places_move_on_without_deliveries_and_are_written_down_now_and_th
         await push(engine)
     await clock.advance(1_000)
     assert (await current(engine, webhook)).cursor == webhook.cursor
-    await clock.advance(office.idle_ms)
+    await clock.advance(dispatcher.idle_ms)
     assert (await current(engine, webhook)).cursor == engine.store.journal_next
 
 
 async def test_a_webhook_behind_the_journal_goes_on_with_the_oldest_event(
-    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock, capsys: pytest.CaptureFixture[str]
+    engine: Engine, post: FakePost, dispatcher: WebhookDispatcher, clock: ManualClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    await office.stop()
+    await dispatcher.stop()
     await add(engine)
     for _ in range(5):
         await push(engine)
         await clock.advance(10)
     assert await engine.run(TrimJournal(Retention(journal_age_ms=25, journal_bytes_max=1 << 40)))
-    office.start()
+    dispatcher.start()
     await clock.advance(0)
     assert 0 < len(post.sent) < 5
     assert "missed events that the journal no longer has" in capsys.readouterr().out
 
 
 async def test_more_events_than_are_read_at_once(
-    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, post: FakePost, dispatcher: WebhookDispatcher, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "webhook_read_bytes", 100)
-    await office.stop()
+    await dispatcher.stop()
     await add(engine)
     jobs = [await push(engine) for _ in range(9)]
-    office.start()
+    dispatcher.start()
     await until(lambda: len(post.sent) == 9)
     assert [body["jobId"] for body in post.bodies] == [ids.to_uuid(job.id) for job in jobs]
 
 
 async def test_trouble_with_the_store_is_waited_out(
-    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, post: FakePost, dispatcher: WebhookDispatcher, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     webhook = await add(engine)
     await clock.advance(0)
@@ -423,7 +423,7 @@ async def test_trouble_with_the_store_is_waited_out(
         await push(engine)
     monkeypatch.setattr(engine, "run", run)
     await push(engine)
-    await settle()
+    await yield_to_loop()
     monkeypatch.setattr(engine, "run", fails)
     await clock.advance(2_000)
     monkeypatch.setattr(engine, "run", run)
@@ -440,10 +440,10 @@ async def real(tmp_path: Path) -> AsyncIterator[Engine]:
     store = await SqliteStore.open(tmp_path / "real", clock, ballast_bytes=0)
     running = Engine(store, clock, durability=Durability.NEVER)
     running.start()
-    office = WebhookDispatcher(running, Sender(clock, Guard(("127.0.0.1",)), timeout_ms=200), Policy(pause_ms=1))
-    office.start()
+    dispatcher = WebhookDispatcher(running, Sender(clock, Guard(("127.0.0.1",)), timeout_ms=200), Policy(pause_ms=1))
+    dispatcher.start()
     yield running
-    await office.stop()
+    await dispatcher.stop()
     await running.close()
     await store.close()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.core import bulk_records, limits
-from penstock.core.clock import SystemClock, settle
+from penstock.core.clock import SystemClock, yield_to_loop
 from penstock.core.events import EventKind
 from penstock.core.job import JobSpec
 from penstock.core.lifecycle import State
@@ -159,10 +159,10 @@ async def test_a_batch_does_not_wait_for_what_a_flood_brings_in_every_turn(engin
     async def go_on() -> None:
         for _ in range(300):
             flood.append(engine.run(Push(FLOOD, some(1))))
-            await settle(1)
+            await yield_to_loop(1)
 
     flooding = asyncio.create_task(go_on())
-    await settle(3)
+    await yield_to_loop(3)
     quiet = Push(QUIET, some(1))
     await engine.run(quiet)
     assert batches.before(quiet) <= 20
@@ -222,7 +222,7 @@ async def test_events_are_passed_on_in_shorter_slices_while_tenants_share_the_lo
     await engine.run(Push(FLOOD, some(100)))
     while taken < 1_000:
         before = taken
-        await settle(1)
+        await yield_to_loop(1)
         per_turn.append(taken - before)
     assert max(per_turn) <= limits.fan_out_waited_messages + len(readers)
     for reader in readers:
@@ -261,14 +261,14 @@ async def test_events_wait_for_a_small_request_of_another_tenant(engine: Engine,
         engine.share.leave()
 
     quiet = asyncio.create_task(small())
-    await settle(2)
+    await yield_to_loop(2)
     await engine.run(Push(FLOOD, some(1_000)))
-    await settle()
+    await yield_to_loop()
     assert readers.taken == limits.fan_out_shared_messages
     may_end.set()
     await quiet
     while readers.taken < 10_000:
-        await settle(1)
+        await yield_to_loop(1)
     readers.leave()
 
 
@@ -310,7 +310,7 @@ async def test_a_long_backlog_of_events_is_not_passed_on_in_one_step(
     steps = [later - before for before, later in zip([0, *taken], taken, strict=False)]
     assert max(steps) <= 100 * 500 + limits.fan_out_turn_messages
     while readers.taken < 8 * 500 * 100:
-        await settle(1)
+        await yield_to_loop(1)
     readers.leave()
 
 
@@ -333,9 +333,9 @@ async def test_a_listing_waits_for_a_small_request_of_another_tenant(
         done.set()
 
     quiet = asyncio.create_task(small())
-    await settle(2)
+    await yield_to_loop(2)
     listing = asyncio.create_task(JobsDoor(engine).listed(Page(queue, (State.WAITING,), 10), lambda job, _: done.is_set()))
-    await settle()
+    await yield_to_loop()
     assert not listing.done()
     may_end.set()
     assert all(await listing)
@@ -367,7 +367,7 @@ async def test_one_listing_of_a_namespace_is_read_at_a_time(engine: Engine, monk
 
     listings = [listing(FLOOD) for _ in range(20)]
     quiet = listing(QUIET)
-    await settle()
+    await yield_to_loop()
     assert under_way == {"flood": limits.share_large_requests, "quiet": 1}
     may_end.set()
     assert all(len(found) == 10 for found in await asyncio.gather(quiet, *listings))
@@ -384,7 +384,7 @@ async def test_a_long_listing_is_shown_in_slices(engine: Engine) -> None:
         nonlocal turn
         while True:
             turn += 1
-            await settle(1)
+            await yield_to_loop(1)
 
     counting = asyncio.create_task(count_turns())
     await JobsDoor(engine).listed(Page(queue, (State.WAITING,), 1_000), lambda _job, _payload: turns.append(turn))
@@ -414,7 +414,7 @@ async def test_events_for_many_readers_are_passed_on_in_slices(engine: Engine) -
     await engine.run(Push(FLOOD, some(1_000)))
     while len(seen) < 1_000:
         before = taken
-        await settle(1)
+        await yield_to_loop(1)
         per_turn.append(taken - before)
     assert max(per_turn) <= limits.fan_out_turn_messages + readers
     assert seen == sorted(seen)

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.durability import Durability
 from penstock.core.sharding import Layout
 from penstock.engine.engine import Engine
@@ -73,4 +73,4 @@ class Settled:
         try:
             return await self._fleet.run(command)
         finally:
-            await settle(100)
+            await yield_to_loop(100)

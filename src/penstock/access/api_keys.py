@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("penstock.access")
 
 #: Interval of checks for changes by other servers. A revoked key may stay valid there for this time plus one query.
-LOOK_EVERY_MS: Final = 1_000
+CHECK_EVERY_MS: Final = 1_000
 NOT_READ: Final = "The API keys cannot be read now; the log says why. Retry in a moment."
 ROLES: Final = ("produce", "consume", "admin")
 _ID_BYTES: Final = 6
@@ -128,7 +128,7 @@ class ApiKeys:
 
     async def _follow(self) -> None:
         while not self.known or self._store.capabilities.is_shared:
-            await pause(self._clock, LOOK_EVERY_MS)
+            await pause(self._clock, CHECK_EVERY_MS)
             try:
                 await self.look()
             except ServerError:  # the known keys stay valid; the next read logs the problem

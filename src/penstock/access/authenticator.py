@@ -47,15 +47,15 @@ class Authenticator:
     def use(self, keys: ApiKeys) -> None:
         """Accept API keys too, and follow their changes."""
         self._keys = keys
-        keys.when_changed = self._look
-        self._look()
+        keys.when_changed = self._update_is_open
+        self._update_is_open()
 
     def _asks_nobody(self) -> bool:
         if not self._tokens.is_open or self._verifier is not None or self._required:
             return False
         return self._keys is None or (self._keys.known and not self._keys.exist)
 
-    def _look(self) -> None:
+    def _update_is_open(self) -> None:
         was_open, self.is_open = self.is_open, self._asks_nobody()
         if was_open and not self.is_open and self._keys is not None and self._keys.exist:
             self.anybody.end()

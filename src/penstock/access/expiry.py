@@ -24,17 +24,17 @@ class Expiry:
         self._clock = clock
         self._end = end
         self._alarm: Alarm | None = None
-        identity.watch(self._look)
-        self._look()
+        identity.watch(self._check_expiry)
+        self._check_expiry()
 
     def cancel(self) -> None:
         """Stop watching."""
-        self._identity.unwatch(self._look)
+        self._identity.unwatch(self._check_expiry)
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
 
-    def _look(self) -> None:
+    def _check_expiry(self) -> None:
         expires_ms = self._identity.expires_ms
         if expires_ms is None:
             return
@@ -43,4 +43,4 @@ class Expiry:
             self.cancel()
             self._end()
         else:  # by the wall clock, which may have been set before the alarm fires
-            self._alarm = self._clock.call_at(self._clock.steady_ms() + min(left_ms, limits.DAY_MS), self._look)
+            self._alarm = self._clock.call_at(self._clock.steady_ms() + min(left_ms, limits.DAY_MS), self._check_expiry)

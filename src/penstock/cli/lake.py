@@ -199,7 +199,7 @@ def _run(
     lake = _place(address)
     stop = threading.Event()
     with running.locked(lake):
-        knock(checked)  # before Spark, whose start is slow
+        check_server(checked)  # before Spark, whose start is slow
         spark = start()
         _listen(stop)  # after Spark, which installs signal handlers, too
         builder = running.Builder(spark, lake, checked, **more)
@@ -227,7 +227,7 @@ def _run(
     click.echo(f"{lake.shown}: {done.events:,} events{aside} in {done.batches} batches, {done.seconds:.1f} s")
 
 
-def knock(options: Options) -> None:
+def check_server(options: Options) -> None:
     """Request the journal from the server. Raises PenstockError if it does not answer, refuses, or does not support it."""
     from penstock.spark.http_client import BulkClient  # noqa: PLC0415
 
@@ -236,14 +236,14 @@ def knock(options: Options) -> None:
 
 
 def _listen(stop: threading.Event) -> None:
-    def heard(number: int, _frame: object) -> None:
+    def stop_by(number: int, _frame: object) -> None:
         if stop.is_set():
             sys.exit(128 + number)
         click.echo("Stopping after this batch; once more to stop at once.")
         stop.set()
 
-    signal.signal(signal.SIGTERM, heard)
-    signal.signal(signal.SIGINT, heard)
+    signal.signal(signal.SIGTERM, stop_by)
+    signal.signal(signal.SIGINT, stop_by)
 
 
 def _rebuild(address: str, master: str, conf: tuple[str, ...], *, lose_forgotten: bool) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from penstock.cli.lake import knock
+from penstock.cli.lake import check_server
 from penstock.core.errors import ConfigInvalid, ServerError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def replay(*, dry_run: bool, master: str, states: Sequence[str], **given: Any) -
     wish = work.ReplayRequest(states=states or ("failed",), **given)
     try:
         named = {} if wish.namespace is None else {"namespace": wish.namespace}
-        knock(options.for_batch({"url": wish.url, "table": "jobs"} | named))  # before Spark, whose start is slow
+        check_server(options.for_batch({"url": wish.url, "table": "jobs"} | named))  # before Spark, whose start is slow
         with _session(master) as spark:
             outcome = work.look(spark, wish) if dry_run else work.replay(spark, wish)
     except PenstockError as error:

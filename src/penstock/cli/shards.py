@@ -10,7 +10,7 @@ import click
 from penstock.cli.api import ask, server_options
 from penstock.core.clock import SystemClock, pause
 
-LOOK_EVERY_MS: Final = 500
+CHECK_EVERY_MS: Final = 500
 
 
 @click.group()
@@ -53,7 +53,7 @@ async def _watch(url: str, token: str | None) -> None:
         if (now := _progress(found)) != shown:
             click.echo(now)
             shown = now
-        await pause(clock, LOOK_EVERY_MS)
+        await pause(clock, CHECK_EVERY_MS)
     spare = [str(each["shard"]) for each in found["shards"] if each["spare"]]
     click.echo("done: every queue is where it belongs")
     if spare:

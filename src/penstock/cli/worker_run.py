@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from types import FrameType, ModuleType
 
 #: How often files are checked for changes, in seconds.
-LOOK_S = 0.5
+CHECK_S = 0.5
 
 
 def work(
@@ -112,7 +112,7 @@ def supervise(arguments: list[str]) -> int:
         process = subprocess.Popen([sys.executable, "-m", "penstock", *arguments], process_group=0)  # noqa: S603, it is ourselves
         running[:] = [process]
         changed: set[str] = set()
-        while not changed and not stopping.wait(LOOK_S):
+        while not changed and not stopping.wait(CHECK_S):
             now = dict(_files())
             changed = {path for path in seen.keys() | now.keys() if seen.get(path) != now.get(path)}
         if not stopping.is_set():

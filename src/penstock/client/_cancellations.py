@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.client")
 
 #: How often a worker checks whether it has jobs that are not watched yet, in seconds. Jobs that end before are never watched.
-LOOK_S: Final = 0.5
+CHECK_S: Final = 0.5
 #: How long one request waits, in seconds.
 WAIT_S: Final = 30.0
 #: After an error, the next request is sent after so many seconds.
@@ -46,14 +46,14 @@ class Cancellations:
         """Watch, until cancelled."""
         try:
             while self._is_known:
-                await _clock.pause(LOOK_S)
-                await self._look()
+                await _clock.pause(CHECK_S)
+                await self._ask_server()
         finally:
             await self._hang_up()
 
-    async def _look(self) -> None:
+    async def _ask_server(self) -> None:
         """Send a request for all jobs that have run for a while, if one of them is not watched."""
-        taken_before = _clock.steady() - LOOK_S
+        taken_before = _clock.steady() - CHECK_S
         running = [
             context
             for context in self._hand.held.values()

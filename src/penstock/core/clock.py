@@ -149,15 +149,15 @@ class ManualClock:
     async def advance(self, ms: int) -> None:
         """Let ``ms`` of real time pass. Scheduled calls are made in order, and the event loop runs after each of them."""
         target = self._steady + ms
-        await settle()
+        await yield_to_loop()
         while self._alarms and self._alarms[0][0] <= target:
             at, _, alarm = heapq.heappop(self._alarms)
             self._move_to(at)
             if alarm.callback is not None:
                 alarm.callback()
-                await settle()
+                await yield_to_loop()
         self._move_to(target)
-        await settle()
+        await yield_to_loop()
 
     def _move_to(self, steady_ms: int) -> None:
         self._now += steady_ms - self._steady
@@ -247,7 +247,7 @@ async def within(clock: Clock, ms: int, work: Coroutine[Any, Any, T]) -> T:
     return task.result()
 
 
-async def settle(rounds: int = 25) -> None:
+async def yield_to_loop(rounds: int = 25) -> None:
     """Yield to the event loop several times, so that tasks that are ready can run. No time passes."""
     for _ in range(rounds):
         await asyncio.sleep(0)
@@ -277,5 +277,5 @@ class TimeSlice:
     async def rest(self) -> None:
         """If the slice is over, yield to other tasks and start a new slice."""
         if self.is_over:
-            await settle(1)
+            await yield_to_loop(1)
             self.begin()

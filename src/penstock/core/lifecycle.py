@@ -129,29 +129,29 @@ if TYPE_CHECKING:
 # Effects. Each has one task; an arrow lists the effects it needs.
 
 
-def jump_the_line(job: JobRecord, _moment: Moment, _value: int) -> None:
+def place_in_front(job: JobRecord, _moment: Moment, _value: int) -> None:
     """Move the job before all jobs of the same priority."""
     job.position = -job.position
 
 
-def line_up_again(job: JobRecord, moment: Moment, _value: int) -> None:
+def reposition(job: JobRecord, moment: Moment, _value: int) -> None:
     """Give the job a new position: at the back, or at the front if it is last-in-first-out."""
     place = moment.serial()
     job.position = -place if job.flags & JobFlag.LIFO else place
 
 
-def stand_in_front(job: JobRecord, moment: Moment, _value: int) -> None:
+def return_to_front(job: JobRecord, moment: Moment, _value: int) -> None:
     """Move the job before all jobs of the same priority, also those that were moved to the front earlier."""
     job.position = -moment.serial()
 
 
-def stand_at_the_back(job: JobRecord, moment: Moment, _value: int) -> None:
+def send_to_back(job: JobRecord, moment: Moment, _value: int) -> None:
     """Move the job behind all jobs of the same priority, last-in-first-out or not."""
     job.flags &= ~JobFlag.LIFO
     job.position = moment.serial()
 
 
-def come_back_in_front(job: JobRecord, moment: Moment, _value: int) -> None:
+def go_first_when_due(job: JobRecord, moment: Moment, _value: int) -> None:
     """When it is due, put the job before all jobs of the same priority; of several, the one postponed last is first."""
     job.flags |= JobFlag.LIFO
     job.position = moment.serial()
@@ -252,7 +252,7 @@ def set_size(job: JobRecord, _moment: Moment, value: int) -> None:
     job.size = value
 
 
-def prove_alive(job: JobRecord, moment: Moment, _value: int) -> None:
+def renew_lease(job: JobRecord, moment: Moment, _value: int) -> None:
     """Renew the lease by its own length. It never ends earlier than before: a longer extension stays."""
     until = job.lease_until
     extend_lease(job, moment, job.lease_ms)
@@ -288,7 +288,7 @@ TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
     # arrow                     from                          to           its effects, and its event
     **_rows(Arrow.ENQUEUE,      (_NOWHERE,),                  _WAITING,
             events=(Kind.JOB_PUSHED,)),
-    **_rows(Arrow.ENQUEUE_FRONT, (_NOWHERE,),                 _WAITING,    jump_the_line,
+    **_rows(Arrow.ENQUEUE_FRONT, (_NOWHERE,),                 _WAITING,    place_in_front,
             events=(Kind.JOB_PUSHED,)),
     **_rows(Arrow.SCHEDULE,     (_NOWHERE,),                  _DELAYED,    ready_at,
             events=(Kind.JOB_PUSHED,)),
@@ -296,7 +296,7 @@ TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
     **_rows(Arrow.AWAIT,        (_NOWHERE,),                  _CHILDREN,
             events=(Kind.JOB_PUSHED,)),
 
-    **_rows(Arrow.UNBLOCK,      (_CHILDREN,),                 _WAITING,    line_up_again, ready_now,
+    **_rows(Arrow.UNBLOCK,      (_CHILDREN,),                 _WAITING,    reposition, ready_now,
             events=(Kind.JOB_WAITING,)),
     **_rows(Arrow.UNBLOCK_LATER, (_CHILDREN,),                _DELAYED,    ready_at,
             events=(Kind.JOB_DELAYED,)),
@@ -305,13 +305,13 @@ TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
     **_rows(Arrow.CHILD_REMOVE, (_CHILDREN,),                 _NOWHERE,
             events=(Kind.JOB_FAILED, Kind.JOB_REMOVED)),
 
-    **_rows(Arrow.DUE,          (_DELAYED,),                  _WAITING,    line_up_again,
+    **_rows(Arrow.DUE,          (_DELAYED,),                  _WAITING,    reposition,
             events=(Kind.JOB_WAITING,)),
     **_rows(Arrow.EXPIRE,       (_WAITING, _DELAYED, _CHILDREN), _NOWHERE,
             events=(Kind.JOB_EXPIRED,)),
     **_rows(Arrow.STALL,        (_ACTIVE,),                   _WAITING,    count_failure, count_stall, end_lease, ready_now,
             events=(Kind.JOB_STALLED,)),
-    **_rows(Arrow.STALL_BACK,   (_ACTIVE,),                   _WAITING,    count_failure, count_stall, end_lease, line_up_again,
+    **_rows(Arrow.STALL_BACK,   (_ACTIVE,),                   _WAITING,    count_failure, count_stall, end_lease, reposition,
             ready_now, events=(Kind.JOB_STALLED,)),
     **_rows(Arrow.STALL_BURY,   (_ACTIVE,),                   _DEAD,       count_failure, count_stall, end_lease, finish,
             events=(Kind.JOB_STALLED, Kind.DLQ_ADDED)),
@@ -323,17 +323,17 @@ TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
     **_rows(Arrow.PREFETCH,     (_WAITING,),                  _ACTIVE,     start_lease, set_aside,
             events=(Kind.JOB_ACTIVE,)),
     **_rows(Arrow.START,        (_ACTIVE,),                   None,        begin),
-    **_rows(Arrow.HEARTBEAT,    (_ACTIVE,),                   None,        prove_alive),
+    **_rows(Arrow.HEARTBEAT,    (_ACTIVE,),                   None,        renew_lease),
     **_rows(Arrow.RENEW,        (_ACTIVE,),                   None,        extend_lease),
-    **_rows(Arrow.PROGRESS,     (_ACTIVE,),                   None,        set_progress, prove_alive,
+    **_rows(Arrow.PROGRESS,     (_ACTIVE,),                   None,        set_progress, renew_lease,
             events=(Kind.JOB_PROGRESS,)),
     **_rows(Arrow.RELEASE,      (_ACTIVE,),                   _WAITING,    end_lease,
             events=(Kind.JOB_RELEASED,)),
-    **_rows(Arrow.RETURN,       (_ACTIVE,),                   _WAITING,    end_lease, stand_in_front, ready_now,
+    **_rows(Arrow.RETURN,       (_ACTIVE,),                   _WAITING,    end_lease, return_to_front, ready_now,
             events=(Kind.JOB_RELEASED,)),
-    **_rows(Arrow.SEND_BACK,    (_ACTIVE,),                   _WAITING,    end_lease, stand_at_the_back, ready_now,
+    **_rows(Arrow.SEND_BACK,    (_ACTIVE,),                   _WAITING,    end_lease, send_to_back, ready_now,
             events=(Kind.JOB_RELEASED,)),
-    **_rows(Arrow.SNOOZE,       (_ACTIVE,),                   _DELAYED,    end_lease, come_back_in_front, ready_at,
+    **_rows(Arrow.SNOOZE,       (_ACTIVE,),                   _DELAYED,    end_lease, go_first_when_due, ready_at,
             events=(Kind.JOB_DELAYED,)),
     **_rows(Arrow.POSTPONE,     (_ACTIVE,),                   _DELAYED,    ready_at, end_lease,
             events=(Kind.JOB_DELAYED,)),
@@ -345,14 +345,14 @@ TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
             events=(Kind.JOB_COMPLETED,)),
     **_rows(Arrow.RETRY,        (_ACTIVE,),                   _DELAYED,    count_failure, end_lease, ready_at,
             events=(Kind.JOB_FAILED, Kind.JOB_RETRIED)),
-    **_rows(Arrow.RETRY_NOW,    (_ACTIVE,),                   _WAITING,    count_failure, end_lease, line_up_again, ready_now,
+    **_rows(Arrow.RETRY_NOW,    (_ACTIVE,),                   _WAITING,    count_failure, end_lease, reposition, ready_now,
             events=(Kind.JOB_FAILED, Kind.JOB_RETRIED)),
     **_rows(Arrow.BURY,         (_ACTIVE,),                   _DEAD,       count_failure, end_lease, finish,
             events=(Kind.JOB_FAILED, Kind.DLQ_ADDED)),
     **_rows(Arrow.BURY_REMOVE,  (_ACTIVE,),                   _NOWHERE,    count_failure,
             events=(Kind.JOB_FAILED, Kind.JOB_REMOVED)),
 
-    **_rows(Arrow.PROMOTE,      (_DELAYED,),                  _WAITING,    line_up_again, ready_now,
+    **_rows(Arrow.PROMOTE,      (_DELAYED,),                  _WAITING,    reposition, ready_now,
             events=(Kind.JOB_PROMOTED,)),
     **_rows(Arrow.RESCHEDULE,   (_DELAYED,),                  None,        ready_at,
             events=(Kind.JOB_DELAY_CHANGED,)),
@@ -360,7 +360,7 @@ TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
             events=(Kind.JOB_PRIORITY_CHANGED,)),
     **_rows(Arrow.EDIT,         (_WAITING, _DELAYED, _ACTIVE, _CHILDREN), None, set_size,
             events=(Kind.JOB_DATA_UPDATED,)),
-    **_rows(Arrow.REPLACE,      (_WAITING, _DELAYED),         _WAITING,    start_over, line_up_again, ready_now,
+    **_rows(Arrow.REPLACE,      (_WAITING, _DELAYED),         _WAITING,    start_over, reposition, ready_now,
             events=(Kind.JOB_WAITING,)),
     **_rows(Arrow.REPLACE_LATER, (_WAITING, _DELAYED),        _DELAYED,    start_over, ready_at,
             events=(Kind.JOB_DELAYED,)),
@@ -370,9 +370,9 @@ TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
             events=(Kind.JOB_REMOVED,)),
     **_rows(Arrow.INSPECT,      (_DEAD,),                     None,        lock),
     **_rows(Arrow.PUT_DOWN,     (_DEAD,),                     None,        end_lease),
-    **_rows(Arrow.REVIVE,       (_DEAD,),                     _WAITING,    start_over, end_lease, line_up_again, ready_now,
+    **_rows(Arrow.REVIVE,       (_DEAD,),                     _WAITING,    start_over, end_lease, reposition, ready_now,
             events=(Kind.DLQ_RETRIED,)),
-    **_rows(Arrow.REPLAY,       (_COMPLETED,),                _WAITING,    start_over, line_up_again, ready_now,
+    **_rows(Arrow.REPLAY,       (_COMPLETED,),                _WAITING,    start_over, reposition, ready_now,
             events=(Kind.JOB_RETRIED,)),
 
     **_rows(Arrow.DRAIN,        (_WAITING, _DELAYED),         _NOWHERE,    events=(Kind.JOB_REMOVED,)),

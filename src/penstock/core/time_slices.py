@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from penstock.core import limits
-from penstock.core.clock import settle, work_s
+from penstock.core.clock import work_s, yield_to_loop
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
@@ -79,6 +79,6 @@ async def in_slices(steps: Steps[T]) -> T:
                     return result
                 finally:
                     if work_s() - began > _SHORT_S:
-                        await settle(1)  # ``turn`` is held: the next slice is done in the next turn of the loop
+                        await yield_to_loop(1)  # ``turn`` is held: the next slice is done in the next turn of the loop
     finally:
         steps.close()

@@ -94,7 +94,7 @@ class WebSocket:
     def begin(self) -> None:
         """Handle the start of the connection."""
 
-    async def hear(self, data: bytes | str) -> None:
+    async def handle_frame(self, data: bytes | str) -> None:
         """Handle a message from the client."""
         raise NotImplementedError
 
@@ -188,7 +188,7 @@ class WebSocket:
                 self.complain(Closing.TOO_LARGE.reason)
                 self.end(Closing.TOO_LARGE)
                 return
-            await self.hear(message.data)
+            await self.handle_frame(message.data)
             await self.outbox.room()
 
     async def _finish(self, receiving: asyncio.Task[None] | None) -> None:

@@ -171,11 +171,11 @@ class ShardApi(EngineApi, ClaimShard, Protocol):
         """Turns of readers of the journal, for each namespace."""
 
     @property
-    def journal_vouched(self) -> int:
+    def durable_up_to(self) -> int:
         """Number of the first event of the journal that is not yet as durable as an answer promises."""
 
     @property
-    def fast(self) -> ReadyListsApi | None:
+    def ready_cache(self) -> ReadyListsApi | None:
         """Ready lists; None: there is no Redis."""
 
     @property

@@ -7,7 +7,7 @@ from collections import deque
 from typing import Protocol
 
 from penstock.core import limits
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 
 Place = asyncio.Future[None]
 
@@ -55,7 +55,7 @@ class BackgroundTurns:
                 for namespace in list(self._lines):
                     await self._share.give_way(namespace)
                     self._go_on(namespace)
-                    await settle(1)
+                    await yield_to_loop(1)
         finally:
             self._task = None
 

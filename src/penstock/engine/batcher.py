@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import structlog
 
 from penstock.core import limits
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.durability import Durability
 from penstock.core.errors import OutcomeUnknown, QueueMoving, RowChanged, ServerError, ShuttingDown, StorageFull
 from penstock.engine.command import Lane
@@ -49,7 +49,7 @@ class AnswerGroup(NamedTuple):
     since: float
 
 
-class Beside:
+class SideLane:
     """A lane beside the main one: its waiting commands, since when they wait, and its running task."""
 
     def __init__(self, pending: FairQueue) -> None:
@@ -61,7 +61,7 @@ class Beside:
 class Batcher:
     """One per store.
 
-    ``apply`` runs a batch of commands inside a transaction; ``apply_beside`` runs one beside another batch. ``wants_alone``
+    ``apply`` runs a batch of commands inside a transaction; ``apply_in_side_lane`` runs one in a side lane. ``wants_alone``
     returns whether the next batch of the main lane has to be alone. ``weigh``: see ``FairQueue``.
     """
 
@@ -74,7 +74,7 @@ class Batcher:
         stats: EngineStats,
         *,
         signals: EngineSignals,
-        apply_beside: Callable[[UnitOfWork, list[AnyCommand]], Awaitable[None]],
+        apply_in_side_lane: Callable[[UnitOfWork, list[AnyCommand]], Awaitable[None]],
         wants_alone: Callable[[], bool],
         weigh: Callable[[AnyCommand, int], int],
         share: FairShare,
@@ -84,12 +84,12 @@ class Batcher:
         #: Called with a command that is refused because its queue is on another shard; True if it took the command over.
         self.send_on: Callable[[AnyCommand, Exception], bool] = lambda _command, _error: False
         #: Number of the first event of the journal that is not yet as durable as an answer promises.
-        self.vouched = store.journal_next
+        self.durable_up_to = store.journal_next
         self._store = store
         self._clock = clock
         self._ids = ids
         self._apply = apply
-        self._apply_beside = apply_beside
+        self._apply_in_side_lane = apply_in_side_lane
         self._wants_alone = wants_alone
         self._stats = stats
         self._signals = signals
@@ -100,10 +100,12 @@ class Batcher:
         self._pending = FairQueue(weigh, clock.stopwatch, share)
         self._since = 0.0
         self._running: asyncio.Task[None] | None = None
-        self._beside: dict[int, Beside] = {}
+        self._side_lanes: dict[int, SideLane] = {}
         if store.capabilities.lanes > 1:
-            self._beside = {lane: Beside(FairQueue(weigh, clock.stopwatch, share)) for lane in (Lane.PUSHES, Lane.ACKS)}
-        self._parted = False  #: the main lane is running, and has no command that could be done beside it
+            self._side_lanes = {
+                lane: SideLane(FairQueue(weigh, clock.stopwatch, share)) for lane in (Lane.PUSHES, Lane.ACKS)
+            }
+        self._is_split = False  #: the main lane is running, and has no command that could be done in a side lane
         self._unsynced: list[AnswerGroup] = []
         self._syncing: asyncio.Task[None] | None = None
         self._next_sync: Alarm | None = None
@@ -115,9 +117,9 @@ class Batcher:
         if self._closed:
             raise ShuttingDown
         self._store.check_writable(grows=command.grows)  # no command should wait behind one whose outcome is being found out
-        beside = self._beside.get(command.lane) if self._beside else None
-        if beside is not None and (self._parted or beside.running is not None):
-            self._do_beside(beside, command)
+        lane = self._side_lanes.get(command.lane) if self._side_lanes else None
+        if lane is not None and (self._is_split or lane.running is not None):
+            self._put_in_lane(lane, command)
         else:
             if self._pending.add(command):
                 self._since = self._clock.stopwatch()
@@ -141,7 +143,7 @@ class Batcher:
         """Finish all submitted commands; later ones are refused."""
         self._closed = True
         while True:
-            tasks = (self._running, self._syncing, *(lane.running for lane in self._beside.values()))
+            tasks = (self._running, self._syncing, *(lane.running for lane in self._side_lanes.values()))
             if not any(tasks):
                 break
             await asyncio.gather(*(task for task in tasks if task is not None))
@@ -153,53 +155,53 @@ class Batcher:
             busy = False
             while self._pending:
                 await self._gather(self._pending)
-                if not self._beside:
+                if not self._side_lanes:
                     await self._commit(self._pending.take(), alone=True)
                 elif self._wants_alone():
                     await self._commit(self._take_all(), alone=True)
                 else:
-                    self._part(busy=busy)
+                    self._split_lanes(busy=busy)
                     if self._pending:
                         await self._commit(self._pending.take())
                 busy = True
         finally:
             self._running = None
-            self._parted = False
+            self._is_split = False
 
-    def _part(self, *, busy: bool) -> None:
-        """Move commands to the lanes beside that may be done there, unless the batcher was idle a moment ago.
+    def _split_lanes(self, *, busy: bool) -> None:
+        """Move commands to the side lanes that may be done there, unless the batcher was idle a moment ago.
 
         The commands of a lane are done in order. So from then on none of them may be done in the main lane.
         """
-        self._parted = True
+        self._is_split = True
         if busy:
             for command in self._pending.take_out(
-                self._beside
+                self._side_lanes
             ):  # there is room: while a lane is idle, no command waits for it
-                self._do_beside(self._beside[command.lane], command)
-        elif self._pending.has(self._beside):
-            self._parted = False
+                self._put_in_lane(self._side_lanes[command.lane], command)
+        elif self._pending.has(self._side_lanes):
+            self._is_split = False
 
     def _take_all(self) -> list[AnyCommand]:
         """Take the next batch of all lanes: a batch that is alone must include all earlier commands."""
-        self._parted = False
+        self._is_split = False
         batch = self._pending.take()
-        for lane in self._beside.values():
+        for lane in self._side_lanes.values():
             batch += lane.pending.take()
         return batch
 
-    def _do_beside(self, lane: Beside, command: AnyCommand) -> None:
+    def _put_in_lane(self, lane: SideLane, command: AnyCommand) -> None:
         if lane.pending.add(command):
             lane.since = self._clock.stopwatch()
         if lane.running is None:
-            lane.running = self._loop.create_task(self._run_beside(lane), name="penstock-batcher-beside")
+            lane.running = self._loop.create_task(self._run_lane(lane), name="penstock-batcher-side-lane")
 
-    async def _run_beside(self, lane: Beside) -> None:
+    async def _run_lane(self, lane: SideLane) -> None:
         try:
             while lane.pending:
                 await self._gather(lane.pending)
                 if lane.pending:
-                    await self._commit(lane.pending.take(), beside=lane)
+                    await self._commit(lane.pending.take(), lane=lane)
         finally:
             lane.running = None
 
@@ -212,27 +214,27 @@ class Batcher:
         seen = 0
         while seen < len(pending):
             seen = len(pending)
-            await settle(1)  # at least once, so that other connections are read and answered between two batches
+            await yield_to_loop(1)  # at least once, so that other connections are read and answered between two batches
             if pending.full or self._share.shared:
                 return
 
     async def _commit(
-        self, batch: list[AnyCommand], *, alone: bool = False, beside: Beside | None = None, last_try: bool = False
+        self, batch: list[AnyCommand], *, alone: bool = False, lane: SideLane | None = None, last_try: bool = False
     ) -> None:
-        since, started = self._since if beside is None else beside.since, self._clock.stopwatch()
+        since, started = self._since if lane is None else lane.since, self._clock.stopwatch()
         if self._store.status().full and not (batch := self._refuse_growing(batch)):
             return
         try:
-            work = await self._transact_at_last(batch, alone=alone, beside=beside)
+            work = await self._transact_at_last(batch, alone=alone, lane=lane)
         except Exception as error:  # noqa: BLE001 - whatever it was, it ends in the answers of this batch
             if last_try and not (isinstance(error, StorageFull) and error.room_made):
                 self._blame(batch[0], error)
             else:
-                await self._sort_out(batch, error, beside=beside)
+                await self._sort_out(batch, error, lane=lane)
             return
         self._stats.committed(len(batch), self._clock.stopwatch() - started)
         if self._durability is not Durability.ALWAYS or self._store.capabilities.commit_is_durable:
-            self.vouched = self._store.journal_next
+            self.durable_up_to = self._store.journal_next
         if work.deferred:
             self._pending.put_first(work.deferred)
         if self._signals.before_answers.subscribers and (
@@ -242,22 +244,22 @@ class Batcher:
         self._announce(work)
         self._deliver(work, since)
 
-    async def _transact_at_last(self, batch: list[AnyCommand], *, alone: bool, beside: Beside | None) -> UnitOfWork:
+    async def _transact_at_last(self, batch: list[AnyCommand], *, alone: bool, lane: SideLane | None) -> UnitOfWork:
         """Repeat a transaction as long as other servers get in the way: many may be changing the same rows."""
         for _ in range(limits.row_changed_tries_max - 1):
             try:
-                return await self._transact(batch, alone=alone, beside=beside)
+                return await self._transact(batch, alone=alone, lane=lane)
             except RowChanged:
                 alone = True
-        return await self._transact(batch, alone=True, beside=beside)
+        return await self._transact(batch, alone=True, lane=lane)
 
-    async def _transact(self, batch: list[AnyCommand], *, alone: bool, beside: Beside | None) -> UnitOfWork:
+    async def _transact(self, batch: list[AnyCommand], *, alone: bool, lane: SideLane | None) -> UnitOfWork:
         undo: list[Callable[[], object]] = []
         try:
             async with self._store.transaction(self._ids.mark, alone=alone) as tx:
                 work = UnitOfWork(tx, self._ids, alone=alone)
                 undo = work.when_undone
-                await (self._apply if beside is None else self._apply_beside)(work, batch)
+                await (self._apply if lane is None else self._apply_in_side_lane)(work, batch)
                 await work.flush()
         except OutcomeUnknown:
             raise
@@ -273,7 +275,7 @@ class Batcher:
             call()
         self._signals.committed.emit(work)
 
-    async def _sort_out(self, batch: list[AnyCommand], error: Exception, *, beside: Beside | None) -> None:
+    async def _sort_out(self, batch: list[AnyCommand], error: Exception, *, lane: SideLane | None) -> None:
         """Find the command that made its batch fail, so that it fails alone. As far as is known, nothing was stored."""
         if isinstance(error, StorageFull):  # commands that need little space may succeed: there may be a reserve
             batch = self._refuse_growing(batch)
@@ -283,7 +285,7 @@ class Batcher:
             return
         for command in batch:
             if not command.future.done():
-                await self._commit([command], alone=True, beside=beside, last_try=True)
+                await self._commit([command], alone=True, lane=lane, last_try=True)
 
     def _refuse_growing(self, batch: list[AnyCommand]) -> list[AnyCommand]:
         """Refuse commands that need more space on disk if there is none; return the rest."""
@@ -372,13 +374,13 @@ class Batcher:
                 self._stats.synced(self._clock.stopwatch() - started)
                 for group in groups:
                     self._answer(group)
-                self.vouch(committed)
+                self.confirm_durable(committed)
         finally:
             self._syncing = None
 
-    def vouch(self, journal_next: int) -> None:
+    def confirm_durable(self, journal_next: int) -> None:
         """Record that the journal is durable up to a number, and announce it."""
-        self.vouched = journal_next
+        self.durable_up_to = journal_next
         self._signals.durable.emit()
 
     def _sync_in_background(self) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.core.retention import Retention
     from penstock.engine.command import AnyCommand
     from penstock.engine.jobs.claim import Claim
-    from penstock.engine.jobs.loss_alerts import LeaseWaiters
+    from penstock.engine.jobs.loss_alerts import LossAlerts
     from penstock.engine.jobs.queue_limits import QueueLimits
     from penstock.engine.prefetch.unconfirmed_leases import UnconfirmedLeases
     from penstock.engine.unit_of_work import UnitOfWork
@@ -93,7 +93,7 @@ class ReadyListServer(ReadyListsApi, Protocol):
 class EngineContext(ShardApi, Protocol):
     """The engine of one shard, as its parts know it."""
 
-    handed: UnconfirmedLeases  #: jobs from ready lists whose leases the store does not know yet
+    unconfirmed_leases: UnconfirmedLeases  #: jobs from ready lists whose leases the store does not know yet
     hot: Mapping[int, int]  #: queues with a ready list, as of this server's latest transaction, by number
 
     @property
@@ -108,11 +108,11 @@ class EngineContext(ShardApi, Protocol):
         """Makes ids of jobs."""
 
     @property
-    def throttle(self) -> QueueLimits:
+    def queue_limits(self) -> QueueLimits:
         """Rate limits and concurrency limits of queues."""
 
     @property
-    def room(self) -> WaitingClaims:
+    def claim_waiters(self) -> WaitingClaims:
         """Claims that wait for a job."""
 
     @property
@@ -120,7 +120,7 @@ class EngineContext(ShardApi, Protocol):
         """When leases may be ended."""
 
     @property
-    def fast(self) -> ReadyListServer | None:
+    def ready_cache(self) -> ReadyListServer | None:
         """Ready lists; None: there is no Redis."""
 
     @property
@@ -132,7 +132,7 @@ class EngineContext(ShardApi, Protocol):
         """Start of this engine (steady ms); earlier due times of crons count as missed."""
 
     @property
-    def held_jobs(self) -> LeaseWaiters:
+    def loss_alerts(self) -> LossAlerts:
         """Alerts for jobs that may not be held any more."""
 
     @property
@@ -151,7 +151,7 @@ class EngineContext(ShardApi, Protocol):
     def take_lead(self, term: int | None, until_ms: int = 0) -> None:
         """Record a leadership change. None: this server does not lead. ``until_ms``: end of the lead, by the steady clock."""
 
-    def healed(self) -> None:
+    def handle_recovery(self) -> None:
         """Handle recovery of the store: what was not committed is discarded."""
 
 

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import QueueMoving
 from penstock.engine import timers
-from penstock.engine.buffer import commands
+from penstock.engine.buffer import commands as buffer_commands
 from penstock.engine.bulk import epoch_commands, stage_commands
 from penstock.engine.command import Command
 from penstock.engine.jobs import (
+    check_leases,
     claim,
     claim_waiters,
     dead_letters,
     dependencies,
     flow_push,
-    lease_waiters,
     park,
     push,
     serve_claims,
@@ -33,7 +33,7 @@ from penstock.engine.jobs import (
     update,
 )
 from penstock.engine.maintenance import dead_letter_service, lease_clock, retention
-from penstock.engine.prefetch import commands as fast
+from penstock.engine.prefetch import commands as prefetch_commands
 from penstock.engine.queues import admin, crons, group_limits, limit_status, push_subscriptions, webhooks
 from penstock.engine.sharding import name_registry, queue_move, remote_dependencies
 
@@ -56,18 +56,18 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     stage_commands.AddChunks: stage_commands.add_chunks,
     stage_commands.SaveStage: stage_commands.save_stage,
     stage_commands.CommitStages: stage_commands.commit_stages,
-    stage_commands.Confirm: stage_commands.confirm,
+    stage_commands.RecordCommit: stage_commands.record_commit,
     stage_commands.AbortStage: stage_commands.abort_stage,
     stage_commands.DropDraft: stage_commands.drop_draft,
-    stage_commands.Carry: stage_commands.carry,
+    stage_commands.TakeOverChunks: stage_commands.take_over_chunks,
     stage_commands.RecordPublished: stage_commands.record_published,
     stage_commands.PruneRecords: stage_commands.prune_records,
     epoch_commands.RecordEpoch: epoch_commands.record_epoch,
     epoch_commands.BeginSettling: epoch_commands.begin_settling,
     epoch_commands.EndEpochs: epoch_commands.end_epochs,
-    epoch_commands.Seen: epoch_commands.seen,
+    epoch_commands.RecordGroupUse: epoch_commands.record_group_use,
     epoch_commands.ForgetGroups: epoch_commands.forget_groups,
-    epoch_commands.Rest: epoch_commands.rest,
+    epoch_commands.WaitForDisk: epoch_commands.wait_for_disk,
     epoch_commands.CheckPayloads: epoch_commands.check_payloads,
     epoch_commands.SettleSlice: epoch_commands.settle_slices,
     name_registry.Reserve: name_registry.reserve,
@@ -80,7 +80,7 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     settle.Ack: settle.ack,
     settle.Nack: settle.nack,
     settle.Release: settle.release,
-    lease_waiters.CheckLeases: lease_waiters.check_leases,
+    check_leases.CheckLeases: check_leases.check_leases,
     settle.Requeue: settle.requeue,
     park.Park: park.park,
     settle_by_id.AckById: settle_by_id.ack_by_id,
@@ -108,14 +108,14 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     webhooks.NoteDeliveries: webhooks.note_deliveries,
     push_subscriptions.AddSubscription: push_subscriptions.add_subscription,
     push_subscriptions.RemoveSubscription: push_subscriptions.remove_subscription,
-    commands.StoreRecords: commands.store_records,
-    commands.StoreOwnRecords: commands.store_own_records,
-    fast.RecordLeases: fast.record_leases,
-    fast.TakeBack: fast.take_back,
-    fast.Abandon: fast.abandon,
-    fast.Reclaim: fast.reclaim,
-    fast.Noted: fast.noted,
-    fast.Look: fast.look,
+    buffer_commands.StoreRecords: buffer_commands.store_records,
+    buffer_commands.StoreOwnRecords: buffer_commands.store_own_records,
+    prefetch_commands.RecordLeases: prefetch_commands.record_leases,
+    prefetch_commands.TakeBack: prefetch_commands.take_back,
+    prefetch_commands.Abandon: prefetch_commands.abandon,
+    prefetch_commands.Reclaim: prefetch_commands.reclaim,
+    prefetch_commands.MarkLeasesRecorded: prefetch_commands.mark_leases_recorded,
+    prefetch_commands.ReadGeneration: prefetch_commands.read_generation,
     retention.TrimJournal: retention.trim_journal,
     lease_clock.MarkClock: lease_clock.mark_clock,
     dead_letter_service.AutoRevive: dead_letter_service.auto_revive,
@@ -161,24 +161,24 @@ async def apply(engine: EngineContext, work: UnitOfWork, batch: Sequence[AnyComm
         await _before_sweep(engine, work, by_verb)
     await timers.sweep(engine, work)
     await dependencies.follow_up(engine, work)
-    prefetches = by_verb.get(fast.Prefetch)
+    prefetches = by_verb.get(prefetch_commands.Prefetch)
     if prefetches:
-        await fast.prefetch(engine, work, prefetches)
-    if claims or engine.room.size:
+        await prefetch_commands.prefetch(engine, work, prefetches)
+    if claims or engine.claim_waiters.size:
         await serve_claims.claim(engine, work, claims)
         if work.followed < len(work.ended):  # a claim may have found a job whose time-to-live is over
             await dependencies.follow_up(engine, work)
 
 
-async def apply_beside(engine: EngineContext, work: UnitOfWork, batch: Sequence[AnyCommand]) -> None:
-    """Apply a batch beside another one, which runs the timers. Waiting claims are served after this commit."""
+async def apply_in_side_lane(engine: EngineContext, work: UnitOfWork, batch: Sequence[AnyCommand]) -> None:
+    """Apply a batch of a side lane. The main lane runs the timers. Waiting claims are served after this commit."""
     if work.queues_have_moved:
         batch = _without_elsewhere(work, batch)
     await _before_sweep(engine, work, _by_verb(batch))
     await work.flush()
     await dependencies.follow_up(engine, work)
-    if engine.room.size:
-        work.after_commit.append(partial(engine.room.nudge_ready, work))
+    if engine.claim_waiters.size:
+        work.after_commit.append(partial(engine.claim_waiters.nudge_ready, work))
 
 
 def _by_verb(batch: Sequence[AnyCommand]) -> dict[type[AnyCommand], list[Any]]:
@@ -196,7 +196,7 @@ async def _before_sweep(engine: EngineContext, work: UnitOfWork, by_verb: dict[t
         function = BEFORE_SWEEP.get(verb)
         if function is not None:
             commands = by_verb[verb]
-            if engine.fast is not None and verb.unheld_jobs is not Command.unheld_jobs:
+            if engine.ready_cache is not None and verb.unheld_jobs is not Command.unheld_jobs:
                 await _withdraw_unheld(engine, work, commands)
             await function(engine, work, commands)
 
@@ -219,7 +219,7 @@ async def _withdraw_unheld(engine: EngineContext, work: UnitOfWork, commands: Se
                 jobs.append(await work.find(namespace, ref))
             elif isinstance(ref, int):
                 jobs.append(await work.known(ref))
-    await fast.withdraw_ready(engine, work, jobs)
+    await prefetch_commands.withdraw_ready(engine, work, jobs)
 
 
 def _without_elsewhere(work: UnitOfWork, batch: Sequence[AnyCommand]) -> list[AnyCommand]:

@@ -21,7 +21,7 @@ from penstock.engine.fair_share import FairShare
 from penstock.engine.fair_turns import FairTurns
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.claim_waiters import ClaimWaiters
-from penstock.engine.jobs.loss_alerts import LeaseWaiters
+from penstock.engine.jobs.loss_alerts import LossAlerts
 from penstock.engine.jobs.queue_limits import QueueLimits
 from penstock.engine.jobs.result_waiters import ResultWaiters
 from penstock.engine.maintenance.dead_letter_service import DeadLetterService
@@ -92,15 +92,15 @@ class Engine:
         self.shares = Shares()  #: shares of each pool, for each namespace
         self.retention = retention or Retention()
         self.signals = EngineSignals()
-        self.throttle = QueueLimits()
-        self.room = ClaimWaiters(self)
-        self.completions = ResultWaiters(self)
-        self.held_jobs = LeaseWaiters()
+        self.queue_limits = QueueLimits()
+        self.claim_waiters = ClaimWaiters(self)
+        self.result_waiters = ResultWaiters(self)
+        self.loss_alerts = LossAlerts()
         self.replays = FairTurns(limits.replays_max)  #: turns of readers of the journal, for each namespace
         self.timer = Timer(self)
         self.leads = not store.capabilities.is_shared  #: whether it does the shard's tasks for one server at a time
         self._lead_ends: Alarm | None = None
-        self.handed = UnconfirmedLeases()  #: jobs from ready lists whose leases the store does not know yet
+        self.unconfirmed_leases = UnconfirmedLeases()  #: jobs from ready lists whose leases the store does not know yet
         self.hot: Mapping[int, int] = {}  #: queues with a ready list, as of this server's latest transaction, by number
         self._batcher = self._make_batcher(durability, sync_interval_ms)
         #: Asked before rows are staged, and before the server itself pushes jobs.
@@ -108,12 +108,12 @@ class Engine:
         #: Answers pushes to some queues before they are stored.
         self.buffer = None if buffer is None else buffer(self)
         #: Hands out jobs of hot queues without asking the store.
-        self.fast = None if ready_cache is None else ready_cache(self)
+        self.ready_cache = None if ready_cache is None else ready_cache(self)
         #: Runs a command; awaiting it gives the answer, or raises why there is none.
         self.run: Submit = submit_chain(
-            self._batcher.submit, quotas=quotas if counts_pushes else None, buffer=self.buffer, ready_lists=self.fast
+            self._batcher.submit, quotas=quotas if counts_pushes else None, buffer=self.buffer, ready_lists=self.ready_cache
         )
-        self._keepers = self._make_services()
+        self._services = self._make_services()
         self._subscribe()
 
     def _make_batcher(self, durability: Durability, sync_interval_ms: int) -> Batcher:
@@ -124,7 +124,7 @@ class Engine:
             partial(dispatch.apply, self),
             self.stats,
             signals=self.signals,
-            apply_beside=partial(dispatch.apply_beside, self),
+            apply_in_side_lane=partial(dispatch.apply_in_side_lane, self),
             wants_alone=self.timer.has_expired_leases,
             weigh=self._weigh,
             share=self.share,
@@ -136,8 +136,8 @@ class Engine:
         """Return the maintenance services, in the order in which they are started and stopped."""
         services: list[PeriodicService] = [StoreRecovery(self), RetentionService(self), DeadLetterService(self)]
         services.append(Membership(self) if self.store.capabilities.is_shared else ClockMarker(self))
-        if self.fast is not None:
-            services.append(self.fast.daemon)
+        if self.ready_cache is not None:
+            services.append(self.ready_cache.lease_recorder)
         if self.buffer is not None:
             services.append(self.buffer.flusher)
         return services
@@ -146,36 +146,36 @@ class Engine:
         """Subscribe the parts of the engine to its signals."""
         signals = self.signals
         self.store.when_moved.append(signals.queues_moved.emit)
-        signals.queues_moved.subscribe(self._look_around)
+        signals.queues_moved.subscribe(self._handle_moved_queues)
         for committed in (self._count, self.feed.committed):
             signals.committed.subscribe(committed)
-        for answered in (self.completions.answered, self.held_jobs.answered):
+        for answered in (self.result_waiters.answered, self.loss_alerts.answered):
             signals.answered.subscribe(answered)
-        if self.fast is not None:
-            signals.before_answers.subscribe(self.fast.offer)
-            signals.committed.subscribe(self.fast.saw)
+        if self.ready_cache is not None:
+            signals.before_answers.subscribe(self.ready_cache.offer)
+            signals.committed.subscribe(self.ready_cache.committed)
         if self.store.capabilities.is_shared:
-            self.store.follow(self._hear)
+            self.store.follow(self._handle_remote_commits)
 
     @property
-    def journal_vouched(self) -> int:
+    def durable_up_to(self) -> int:
         """Number of the first event of the journal that is not yet as durable as an answer promises."""
-        return self.store.journal_next if self.store.capabilities.commit_is_durable else self._batcher.vouched
+        return self.store.journal_next if self.store.capabilities.commit_is_durable else self._batcher.durable_up_to
 
-    def healed(self) -> None:
+    def handle_recovery(self) -> None:
         """Handle recovery of the store: state that was not committed is discarded."""
         self.ids.use(node=self.store.node, floor=self.store.id_floor)
         self.signals.store_recovered.emit()
-        self.completions.look_at_all()
-        self.held_jobs.wake_all()
-        self._batcher.vouch(self.store.journal_next)
+        self.result_waiters.check_all()
+        self.loss_alerts.wake_all()
+        self._batcher.confirm_durable(self.store.journal_next)
         self.timer.arm()
 
     def start(self) -> None:
         """Start the timer and the maintenance services."""
         self.timer.start()
-        for keeper in self._keepers:
-            keeper.start()
+        for service in self._services:
+            service.start()
 
     async def close(self) -> None:
         """Answer all callers that wait, finish what was submitted, stop. The store stays open."""
@@ -183,24 +183,24 @@ class Engine:
         self.workers.close()
         if self.buffer is not None:
             await self.buffer.close()
-        if self.fast is not None:
-            await self.fast.close()
+        if self.ready_cache is not None:
+            await self.ready_cache.close()
         await self.rest()
         await self._batcher.close()
 
     async def rest(self) -> None:
         """Stop the timer and the maintenance services, until the next ``start``."""
-        for keeper in self._keepers:
-            await keeper.stop()
+        for service in self._services:
+            await service.stop()
         self.timer.stop()
         if self.store.capabilities.is_shared:
             self.take_lead(None)
 
     def stop_waiting(self) -> None:
         """Answer all callers that wait, because the server is closing."""
-        self.room.send_everybody_home()
-        self.completions.send_everybody_home()
-        self.held_jobs.wake_all(over=True)
+        self.claim_waiters.answer_all_waiters()
+        self.result_waiters.answer_all_waiters()
+        self.loss_alerts.wake_all(over=True)
 
     @property
     def engines(self) -> tuple[Engine, ...]:
@@ -213,17 +213,17 @@ class Engine:
 
     async def wait(self, namespace: str, ref: JobRef, timeout_ms: int) -> JobOutcome | None:
         """Return how a job ended: see ``ResultWaiters.wait``."""
-        return await self.completions.wait(namespace, ref, timeout_ms)
+        return await self.result_waiters.wait(namespace, ref, timeout_ms)
 
     @property
     def waiting_callers(self) -> int:
         """Number of claims that wait for a job."""
-        return self.room.size
+        return self.claim_waiters.size
 
     @property
     def waiting_for_ends(self) -> int:
         """Number of callers that wait for a job to end."""
-        return self.completions.size
+        return self.result_waiters.size
 
     def put_back(self, command: AnyCommand) -> None:
         """Queue a command again that was run already; its future stays. It does not pass the submit chain again."""
@@ -235,7 +235,7 @@ class Engine:
 
     def leave_line(self, claim: Claim) -> bool:
         """Remove a claim from the line of its queue; False: it was not in it."""
-        return self.room.leave(claim)
+        return self.claim_waiters.leave(claim)
 
     def send_on(self, command: AnyCommand, error: Exception) -> None:
         """Run a command on the shard its queue is on now; without one, it is refused with the error."""
@@ -246,7 +246,7 @@ class Engine:
         """Register a function that takes over commands which are refused because their queue is on another shard."""
         self._batcher.send_on = send_on
 
-    def run_unheard(self, command: AnyCommand) -> None:
+    def run_in_background(self, command: AnyCommand) -> None:
         """Run a command of the server itself, for which no caller waits. It passes no stage of the submit chain."""
         with contextlib.suppress(ServerError):
             self._batcher.submit(command).add_done_callback(_ignore)
@@ -290,26 +290,26 @@ class Engine:
             )  # fmt: skip
             self.signals.leadership_changed.emit()
 
-    def _hear(self, blocks: Sequence[JournalBlock], ready: set[int], *, webhooks: bool) -> None:
+    def _handle_remote_commits(self, blocks: Sequence[JournalBlock], ready: set[int], *, webhooks: bool) -> None:
         """Handle commits of other servers."""
         if webhooks:
             self.signals.webhooks_changed.emit()
-            if self.fast is not None:
-                self.fast.heard()
+            if self.ready_cache is not None:
+                self.ready_cache.check_generation()
         for block in blocks:
             self.feed.publish(block)
-        self.completions.heard(blocks)
-        self.held_jobs.heard(blocks)
+        self.result_waiters.remote_committed(blocks)
+        self.loss_alerts.remote_committed(blocks)
         for queue in [queue for number in ready if (queue := self._queue_or_none(number)) is not None]:
-            self.room.nudge_at(queue.key, self.clock.steady_ms())
+            self.claim_waiters.nudge_at(queue.key, self.clock.steady_ms())
         self.timer.arm()
 
-    def _look_around(self) -> None:
+    def _handle_moved_queues(self) -> None:
         """Handle moved queues: callers that wait at one, or for the end of one of its jobs, are checked again."""
-        if self.room.size:
-            self.room.look_around()
-        self.completions.look_at_all()
-        self.held_jobs.wake_all()
+        if self.claim_waiters.size:
+            self.claim_waiters.handle_moved_queues()
+        self.result_waiters.check_all()
+        self.loss_alerts.wake_all()
         self.timer.arm()
 
     def _queue_or_none(self, number: int) -> Queue | None:
@@ -334,7 +334,7 @@ class Engine:
         for queue in work.dead_letters:
             self.signals.job_died.emit(queue)
         for number in work.tx.freed:
-            self.room.nudge_at(self.store.queue_by_number(number).key, work.steady_ms)
+            self.claim_waiters.nudge_at(self.store.queue_by_number(number).key, work.steady_ms)
         self.timer.arm()
 
 

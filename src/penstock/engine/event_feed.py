@@ -61,7 +61,7 @@ class EventFeed:
         self.removed = RemovedResults()
 
     @property
-    def is_heard(self) -> bool:
+    def has_listeners(self) -> bool:
         """Return whether there are listeners. Check this before computing something only for an event."""
         return bool(self._listeners)
 
@@ -78,7 +78,7 @@ class EventFeed:
     def committed(self, work: UnitOfWork) -> None:
         """Pass on the journal block of a commit."""
         if work.tx.block is not None:
-            if work.results and self.is_heard:
+            if work.results and self.has_listeners:
                 for job, arrow in work.ended:
                     if arrow is Arrow.COMPLETE_REMOVE and job.id in work.results:
                         self.removed.keep(job.id, work.results[job.id])
@@ -96,7 +96,7 @@ class EventFeed:
 
         ``namespace``, ``queue``: what it is about; without them, it is for all listeners.
         """
-        if self.is_heard:
+        if self.has_listeners:
             about = {} if namespace is None else {0: (namespace, queue)}
             self.publish(JournalBlock(UNNUMBERED, now_ms, [queue_event(kind, 0, payload)], about))
 

@@ -203,21 +203,21 @@ class FairShare:
         self._seen = {self.only}
         self.only = ""
         time_slices.share_loop(self.give_way)
-        self._look_later()
+        self._check_later()
         return True
 
     def _note(self, namespace: str) -> None:
         if len(self._seen) < limits.share_namespaces_max:
             self._seen.add(namespace)
 
-    def _look_later(self) -> None:
-        self._clock.call_at(self._clock.steady_ms() + limits.share_ms, self._look)
+    def _check_later(self) -> None:
+        self._clock.call_at(self._clock.steady_ms() + limits.share_ms, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Stop sharing if at most one namespace was active since the last check."""
         if len(self._seen) > 1:
             self._seen = set()
-            self._look_later()
+            self._check_later()
             return
         self.shared = False
         time_slices.share_loop(None)

@@ -84,7 +84,7 @@ class EngineSignals:
         self.before_answers: AwaitedSignal[[UnitOfWork]] = AwaitedSignal()
         #: A committed transaction is as durable as its answers promise, and these were given.
         self.answered: Signal[[UnitOfWork]] = Signal()
-        #: More of the journal is as durable as answers promise: see ``Engine.journal_vouched``.
+        #: More of the journal is as durable as answers promise: see ``Engine.durable_up_to``.
         self.durable: Signal[[]] = Signal()
         #: A job became a dead letter, after the commit; with its queue. Once for each job.
         self.job_died: Signal[[QueueKey]] = Signal()

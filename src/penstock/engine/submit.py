@@ -10,7 +10,8 @@ A stage that is not configured is not part of the chain and costs nothing: witho
 
 Commands of the server itself begin at a later stage, each for a reason:
 
-- ``Engine.run_unheard`` begins at the batcher. It is for commands that are neither pushes nor claims: no stage handles them.
+- ``Engine.run_in_background`` begins at the batcher. It is for commands that are neither pushes nor claims: no stage handles
+  them.
 - ``Engine.put_back`` begins at the batcher, too. Its command has passed the quota before, so it is not counted again. A claim
   comes from the ready lists, which cannot serve it.
 - Jobs that crons and finished jobs push are made inside a transaction. They are counted there (``Engine.quotas``).

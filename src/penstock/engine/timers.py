@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.engine.unit_of_work import UnitOfWork
 
 #: Check this often even if nothing is due for long, because the wall clock may be set forward.
-LOOK_EVERY_MS: Final = 1_000
+CHECK_EVERY_MS: Final = 1_000
 #: A sweep that is this late means that the process was suspended or the machine overloaded, so that heartbeats may be
 #: waiting unread. Leases then get some more time before they expire.
 LATE_MS: Final = 1_000
@@ -80,7 +80,7 @@ class Timer:
         ):
             return
         steady, now = engine.clock.steady_ms(), engine.clock.now_ms()
-        at = steady if horizon.unfollowed else steady + LOOK_EVERY_MS
+        at = steady if horizon.unfollowed else steady + CHECK_EVERY_MS
         if horizon.due_ms is not None:
             at = min(at, steady + horizon.due_ms - now)
         if horizon.job_expiry_ms is not None:
@@ -135,7 +135,7 @@ class Timer:
             or (horizon.cron_ms is not None and horizon.cron_ms <= now)
             or self.may_expire_leases(steady)
         ):
-            self._engine.run_unheard(Tick())
+            self._engine.run_in_background(Tick())
         else:
             self.arm()
 
@@ -195,6 +195,6 @@ async def _fall_due(work: UnitOfWork) -> None:
 
 
 def _order_of_due(job: JobRecord) -> tuple[int, int]:
-    """Return the sort key: due time, then time of the push or delay. See ``lifecycle.come_back_in_front``."""
+    """Return the sort key: due time, then time of the push or delay. See ``lifecycle.go_first_when_due``."""
     put_off = job.flags & JobFlag.LIFO and job.position > 0
     return job.run_at, job.position if put_off else job.id

@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from penstock.core import ids, limits
-from penstock.core.clock import pause, settle
+from penstock.core.clock import pause, yield_to_loop
 from penstock.core.errors import ServerError
 from penstock.core.events import EventKind
 from penstock.core.webhook import EVENT_NAMES, DeliveryProgress
@@ -70,7 +70,7 @@ class WebhookDelivery:
         self._due = engine.store.journal_next  #: the journal may have events for it up to here
         self._rewound = 0  #: how often the journal was rewound while it was read
         self._woken = asyncio.Event()
-        self._healed = asyncio.Event()  #: the store works again: end the pause
+        self._store_works = asyncio.Event()  #: the store works again: end the pause
         self._done = DeliveryProgress(webhook.cursor)
         self._task: asyncio.Task[None] | None = None
 
@@ -85,7 +85,7 @@ class WebhookDelivery:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def hear(self, block: JournalBlock, subjects: set[Subject]) -> None:
+    def handle_block(self, block: JournalBlock, subjects: set[Subject]) -> None:
         """Handle a block that was just committed, with its subjects: wake up for it, or skip it."""
         if any(self._wants(subject) for subject in subjects):
             self._due = block.seq + len(block.events)
@@ -95,7 +95,7 @@ class WebhookDelivery:
 
     def nudge(self) -> None:
         """Wake up if there may be durable events to deliver: a disk failure cannot undo durable events."""
-        if self.cursor < min(self._due, self._engine.journal_vouched):
+        if self.cursor < min(self._due, self._engine.durable_up_to):
             self._woken.set()
 
     def rewind(self) -> None:
@@ -103,7 +103,7 @@ class WebhookDelivery:
         self._due = self._engine.store.journal_next
         self.cursor = min(self.cursor, self._due)
         self._rewound += 1
-        self._healed.set()
+        self._store_works.set()
 
     @property
     def has_news(self) -> bool:
@@ -127,7 +127,7 @@ class WebhookDelivery:
 
     async def _run(self) -> None:
         while True:
-            self._healed.clear()
+            self._store_works.clear()
             try:
                 await self.run_once()
             except ServerError as error:
@@ -143,9 +143,9 @@ class WebhookDelivery:
     async def _rest(self) -> None:
         """Pause for some time, or until the store works again."""
         clock = self._engine.clock
-        alarm = clock.call_at(clock.steady_ms() + self._policy.pause_ms, self._healed.set)
+        alarm = clock.call_at(clock.steady_ms() + self._policy.pause_ms, self._store_works.set)
         try:
-            await self._healed.wait()
+            await self._store_works.wait()
         finally:
             alarm.cancel()
 
@@ -160,20 +160,20 @@ class WebhookDelivery:
         """Deliver all events up to the end of the durable part of the journal."""
         engine = self._engine
         self._woken.clear()  # cleared first, so that an event during the check sets it again
-        while self.cursor < engine.journal_vouched:
+        while self.cursor < engine.durable_up_to:
             rewound = self._rewound
             async with engine.replays.turn(self.webhook.namespace):
                 page = await engine.store.journal_page(self.cursor, self.webhook.namespace, limits.webhook_read_bytes)
             if rewound != self._rewound:
                 continue
-            vouched = engine.journal_vouched
-            if not page.first or page.first >= vouched or page.following <= self.cursor:
+            durable_up_to = engine.durable_up_to
+            if not page.first or page.first >= durable_up_to or page.following <= self.cursor:
                 return
             if page.first > self.cursor:
                 self._missed(page.first)
-            await self._go_through([block for block in page.blocks if block.seq < vouched])
+            await self._go_through([block for block in page.blocks if block.seq < durable_up_to])
             if rewound == self._rewound:
-                self.cursor = max(self.cursor, min(page.following, vouched))
+                self.cursor = max(self.cursor, min(page.following, durable_up_to))
 
     async def _go_through(self, blocks: list[JournalBlock]) -> None:
         """Deliver the events of some blocks."""
@@ -181,7 +181,7 @@ class WebhookDelivery:
         for block in blocks:
             if any(self._wants(subject) for subject in subjects_of(block)):
                 await self._deliver_all(block)
-            await settle(1)
+            await yield_to_loop(1)
             if rewound != self._rewound:
                 return
             self.cursor = max(self.cursor, block.seq + len(block.events))
@@ -190,9 +190,9 @@ class WebhookDelivery:
         rewound = self._rewound
         for number, event in enumerate(block.events, block.seq):
             if number >= self.cursor and event[0] in self._kinds and self._wants(subject_of(block, event)):
-                letter = await write(self._engine.store, self.webhook, block, number)
+                request = await write(self._engine.store, self.webhook, block, number)
                 if rewound == self._rewound:
-                    await self._deliver(letter)
+                    await self._deliver(request)
                 if rewound != self._rewound:
                     return  # this number may now belong to another event
                 self.cursor = number + 1
@@ -209,7 +209,7 @@ class WebhookDelivery:
         )
         self.cursor = oldest
 
-    async def _deliver(self, letter: WebhookRequest) -> None:
+    async def _deliver(self, request: WebhookRequest) -> None:
         """Try several times. In the end the request is delivered, or counted as failed."""
         error = ""
         for attempt in range(self._policy.attempts):
@@ -217,23 +217,23 @@ class WebhookDelivery:
                 await pause(self._engine.clock, self._policy.pause_ms << (attempt - 1))
             try:
                 status = await self._post.post(
-                    self.webhook.url, letter.headers, letter.body, namespace=self.webhook.namespace
+                    self.webhook.url, request.headers, request.body, namespace=self.webhook.namespace
                 )
             except NotDelivered as reason:
                 error = str(reason)
                 continue
             if 200 <= status < 300:
                 self._done.successes += 1
-                self._tell(EventKind.WEBHOOK_FIRED, letter, statusCode=status)
+                self._tell(EventKind.WEBHOOK_FIRED, request, statusCode=status)
                 return
             error = f"HTTP {status}"
         self._done.failures += 1
-        self._tell(EventKind.WEBHOOK_FAILED, letter, error=error)
+        self._tell(EventKind.WEBHOOK_FAILED, request, error=error)
         log.warning(
-            "a webhook was not delivered", webhook=ids.to_uuid(self.webhook.id), event_name=letter.event, error=error
+            "a webhook was not delivered", webhook=ids.to_uuid(self.webhook.id), event_name=request.event, error=error
         )
 
-    def _tell(self, kind: EventKind, letter: WebhookRequest, **more: object) -> None:
+    def _tell(self, kind: EventKind, request: WebhookRequest, **more: object) -> None:
         now_ms = self._done.last_triggered = self._engine.clock.now_ms()
-        payload = {"id": ids.to_uuid(self.webhook.id), "event": letter.event, **more}
+        payload = {"id": ids.to_uuid(self.webhook.id), "event": request.event, **more}
         self._engine.feed.publish_transient(kind, payload, now_ms, namespace=self.webhook.namespace)

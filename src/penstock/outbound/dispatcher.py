@@ -40,11 +40,11 @@ class WebhookDispatcher(PeriodicService):
         super().__init__(engine)
         self._post = post
         self._policy = policy or Policy()
-        self._couriers: dict[int, WebhookDelivery] = {}
+        self._deliveries: dict[int, WebhookDelivery] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._left: list[WebhookDelivery] = []  #: stopped deliveries with progress that is not recorded yet
         self._all_noted_at = engine.clock.steady_ms()
-        self._stop_hearing: Callable[[], None] | None = None
+        self._stop_listening: Callable[[], None] | None = None
         self._subscriptions: list[Callable[[], None]] = []  #: functions that end the subscriptions to signals of the engine
 
     def start(self) -> None:
@@ -52,12 +52,12 @@ class WebhookDispatcher(PeriodicService):
         if not self._subscriptions:
             signals = self._engine.signals
             self._subscriptions = [
-                signals.webhooks_changed.subscribe(self._look),
-                signals.leadership_changed.subscribe(self._look),
+                signals.webhooks_changed.subscribe(self._serve_webhooks),
+                signals.leadership_changed.subscribe(self._serve_webhooks),
                 signals.durable.subscribe(self._nudge),
                 signals.store_recovered.subscribe(self._rewind),
             ]
-            self._look()
+            self._serve_webhooks()
         super().start()
 
     async def stop(self) -> None:
@@ -66,7 +66,7 @@ class WebhookDispatcher(PeriodicService):
         for end in self._subscriptions:
             end()
         self._subscriptions = []
-        for webhook_id in list(self._couriers):
+        for webhook_id in list(self._deliveries):
             self._dismiss(webhook_id)
         self._listen()
         await asyncio.gather(*self._leaving)
@@ -83,66 +83,66 @@ class WebhookDispatcher(PeriodicService):
             self._all_noted_at = now
         await self._note(everybody=everybody)
 
-    def _hear(self, block: JournalBlock) -> None:
+    def _handle_block(self, block: JournalBlock) -> None:
         if block.seq != UNNUMBERED:
             subjects = subjects_of(block)
-            for courier in self._couriers.values():
-                courier.hear(block, subjects)
+            for delivery in self._deliveries.values():
+                delivery.handle_block(block, subjects)
 
     def _nudge(self) -> None:
-        for courier in self._couriers.values():
-            courier.nudge()
+        for delivery in self._deliveries.values():
+            delivery.nudge()
 
     def _rewind(self) -> None:
         """Handle a store that was read anew: registrations and events that it lost never happened."""
-        for courier in (*self._couriers.values(), *self._left):
-            courier.rewind()
-        self._look()
+        for delivery in (*self._deliveries.values(), *self._left):
+            delivery.rewind()
+        self._serve_webhooks()
 
-    def _look(self) -> None:
+    def _serve_webhooks(self) -> None:
         """Read the webhooks, and run a delivery for each enabled one, if this server is the one that delivers."""
         webhooks = self._engine.store.webhook_list() if self._engine.leads else []
         wanted = {webhook.id: webhook for webhook in webhooks if webhook.enabled}
-        for webhook_id, courier in list(self._couriers.items()):
+        for webhook_id, delivery in list(self._deliveries.items()):
             # A webhook whose position is ahead of its delivery was disabled and enabled again.
-            if webhook_id not in wanted or wanted[webhook_id].cursor > courier.cursor:
+            if webhook_id not in wanted or wanted[webhook_id].cursor > delivery.cursor:
                 self._dismiss(webhook_id)
         for webhook_id, webhook in wanted.items():
-            if webhook_id not in self._couriers:
-                courier = self._couriers[webhook_id] = WebhookDelivery(self._engine, self._post, self._policy, webhook)
-                courier.start()
+            if webhook_id not in self._deliveries:
+                delivery = self._deliveries[webhook_id] = WebhookDelivery(self._engine, self._post, self._policy, webhook)
+                delivery.start()
         self._listen()
 
     def _listen(self) -> None:
         """Subscribe to the feed only while there are deliveries to wake: a feed without subscribers costs nothing."""
-        if self._couriers and self._stop_hearing is None:
-            self._stop_hearing = self._engine.feed.listen(self._hear)
-        elif not self._couriers and self._stop_hearing is not None:
-            self._stop_hearing()
-            self._stop_hearing = None
+        if self._deliveries and self._stop_listening is None:
+            self._stop_listening = self._engine.feed.listen(self._handle_block)
+        elif not self._deliveries and self._stop_listening is not None:
+            self._stop_listening()
+            self._stop_listening = None
 
     def _dismiss(self, webhook_id: int) -> None:
-        courier = self._couriers.pop(webhook_id)
-        leaving = asyncio.get_running_loop().create_task(courier.stop(), name="penstock-webhook-leaving")
+        delivery = self._deliveries.pop(webhook_id)
+        leaving = asyncio.get_running_loop().create_task(delivery.stop(), name="penstock-webhook-leaving")
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
         if self._engine.store.webhook_find(webhook_id) is not None:
-            self._left.append(courier)
+            self._left.append(delivery)
 
     async def _note(self, *, everybody: bool) -> None:
         noted: list[tuple[WebhookDelivery, DeliveryProgress]] = []
         left, self._left = self._left, []
-        for courier in (*left, *self._couriers.values()):
-            if everybody or courier.has_news or courier in left:
-                progress = courier.take_progress()
+        for delivery in (*left, *self._deliveries.values()):
+            if everybody or delivery.has_news or delivery in left:
+                progress = delivery.take_progress()
                 if progress is not None:
-                    noted.append((courier, progress))
+                    noted.append((delivery, progress))
         if not noted:
             return
         try:
-            await self._engine.run(NoteDeliveries([(courier.webhook.id, progress) for courier, progress in noted]))
+            await self._engine.run(NoteDeliveries([(delivery.webhook.id, progress) for delivery, progress in noted]))
         except ServerError:
-            for courier, progress in noted:
-                courier.give_back(progress)
+            for delivery, progress in noted:
+                delivery.give_back(progress)
             self._left += left
             raise

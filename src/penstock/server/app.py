@@ -133,7 +133,7 @@ async def _stop(opened: _Opened, http: Sequence[tuple[Granian, asyncio.Task[None
     doors, engine = opened.doors, opened.engine
     log.info("stopping", reason=reason)
     doors.readiness.ready = False
-    doors.hush()
+    doors.stop_claiming()
     engine.stop_waiting()
     engine.feed.publish_transient(EventKind.SERVER_SHUTDOWN, {"reason": reason}, opened.clock.now_ms())
     await doors.end_streams()
@@ -141,7 +141,8 @@ async def _stop(opened: _Opened, http: Sequence[tuple[Granian, asyncio.Task[None
         server.stop()  # type: ignore[no-untyped-call]
     await _finish(opened.config, doors, [task for _, task in http])
     doors.monitor.stop()
-    await asyncio.gather(doors.bulk.close(), *(each.stop() for each in (*doors.post_offices, doors.groups, doors.stages)))
+    services = (*doors.webhook_dispatchers, doors.groups, doors.stages)
+    await asyncio.gather(doors.bulk.close(), *(each.stop() for each in services))
     await opened.gate.close()
     await engine.close()
     await close_shards(opened.shards, opened.links)
@@ -179,12 +180,12 @@ def _on_signals() -> asyncio.Future[str]:
     loop = asyncio.get_running_loop()
     stop: asyncio.Future[str] = loop.create_future()
 
-    def hear(name: str) -> None:
+    def stop_by(name: str) -> None:
         if stop.done():
             log.warning("second signal: exiting at once")
             os._exit(1)
         stop.set_result(name)
 
     for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, hear, each.name)
+        loop.add_signal_handler(each, stop_by, each.name)
     return stop

@@ -102,18 +102,18 @@ class BulkParts:
 
     def routes(self) -> list[Route]:
         """Return the routes of exports and of queries of the lake."""
-        office, lake = self.endpoints.office, self._parts.config.lake
+        service, lake = self.endpoints.service, self._parts.config.lake
         return [
             *self.endpoints.routes(),
-            *InsightHandlers(self._parts.engine, office, self.groups, lake).routes(),
+            *InsightHandlers(self._parts.engine, service, self.groups, lake).routes(),
         ]
 
     def group_routes(self) -> list[Route]:
         """Return the routes of consumer groups and staged writes."""
-        engine, office = self._parts.engine, self.endpoints.office
+        engine, service = self._parts.engine, self.endpoints.service
         return [
-            *GroupHandlers(engine, self.groups, office).routes(),
-            *StageHandlers(engine, self.stages, office).routes(),
+            *GroupHandlers(engine, self.groups, service).routes(),
+            *StageHandlers(engine, self.stages, service).routes(),
         ]
 
 

@@ -64,7 +64,7 @@ class Doors:
         self._bodies: list[Bodies] = []
         self.readiness = Readiness()
         uptime = Uptime(engine.clock)
-        self.post_offices = _start_webhooks(engine, guard)
+        self.webhook_dispatchers = _start_webhooks(engine, guard)
         self.workers = engine.workers
         self.hub = EventHub(engine.feed, engine.clock, engine.share)
         self._links = RawSockets(engine.clock, tls=config.tls_cert_file is not None)
@@ -167,7 +167,7 @@ class Doors:
     async def end_streams(self) -> None:
         """End the long-lived connections: the listener would not wait for them."""
         self._topics.end_streams()
-        parts = (self._sockets, self._consumers, self._streams, self.subscribers, self.bulk.office.processes)
+        parts = (self._sockets, self._consumers, self._streams, self.subscribers, self.bulk.service.processes)
         await asyncio.gather(*(part.close() for part in parts))
 
     async def cut_half_sent(self) -> None:
@@ -181,12 +181,12 @@ class Doors:
         if connections:
             log.warning("requests that had not arrived were cut off", connections=len(connections))
 
-    def hush(self) -> None:
+    def stop_claiming(self) -> None:
         """Claim no more messages for consumers that receive them as a stream: they would ask again and again."""
-        self.stages.send_everybody_home()
+        self.stages.answer_all_waiters()
         self.subscribers.stop()
-        self._consumers.hush()
-        self.push.hush()
+        self._consumers.stop_claiming()
+        self.push.stop_claiming()
 
     def _new_window(self) -> SlidingWindow | None:
         config = self._config

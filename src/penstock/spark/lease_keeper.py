@@ -52,7 +52,7 @@ class LeaseKeeper:
         self._wire = wire
         self._checkpoint = checkpoint
 
-    def hear(self, said: dict[str, Any]) -> None:
+    def handle_message(self, said: dict[str, Any]) -> None:
         """Process a message of the source."""
         self.group = said.get("group", self.group)
         self._planned = self._planned or bool(said.get("planned"))
@@ -110,7 +110,7 @@ def main(source: BinaryIO) -> None:
         next_beat = steady() + beat_s
         while said is not None:
             for each in said:
-                keeper.hear(each)
+                keeper.handle_message(each)
                 if "group" in each:  # the query may have been away for almost the length of its leases
                     next_beat = steady()
             if steady() >= next_beat and not lines.ended:

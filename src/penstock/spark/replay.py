@@ -92,10 +92,10 @@ def look(spark: SparkSession, wish: ReplayRequest) -> ReplayResult:
     """Return a preview of a replay. Raises ReplayInvalid."""
     _check(wish)
     with _plainly():
-        return _look(spark, wish)
+        return _preview(spark, wish)
 
 
-def _look(spark: SparkSession, wish: ReplayRequest) -> ReplayResult:
+def _preview(spark: SparkSession, wish: ReplayRequest) -> ReplayResult:
     chosen = choose(spark, wish).persist()
     try:
         counted = chosen.groupBy("queue", "state").count().orderBy("queue", "state").collect()

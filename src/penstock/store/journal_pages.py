@@ -50,11 +50,11 @@ class PageReader:
         self._first = self._first or first
         self._read_bytes += len(body)
         self._read_blocks += 1
-        self._next = max(self._next, self._look(first, count, at, body))
+        self._next = max(self._next, self._keep_own_events(first, count, at, body))
         if self._read_bytes >= limits.replay_read_bytes or self._read_blocks >= limits.replay_blocks:
             self.is_full = True
 
-    def _look(self, first: int, count: int, at: int, body: bytes) -> int:
+    def _keep_own_events(self, first: int, count: int, at: int, body: bytes) -> int:
         """Keep the events of the namespace. Return the number of the event at which to continue."""
         queues, raw = _split(body)
         own = {number for number, (namespace, _) in queues.items() if namespace == self._namespace}

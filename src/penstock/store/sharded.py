@@ -43,8 +43,8 @@ class ShardedStore:
         self._settled: int | None = None  #: number of shards with queues; None while they are being moved
         self._found: dict[int, int] = {}  #: shards of jobs that are not on the shard in their ids; a hint
         for shard in shards:
-            shard.when_moved.append(self._look_around)
-        self._look_around()
+            shard.when_moved.append(self._read_layouts)
+        self._read_layouts()
 
     # Locations.
 
@@ -53,7 +53,7 @@ class ShardedStore:
         """The layouts of the shards, as far as they have been reached."""
         return [shard.layout for shard in self.shards if shard.layout is not None]
 
-    def _look_around(self) -> None:
+    def _read_layouts(self) -> None:
         layouts = self.layouts
         self.has_moved = any(each.has_moved for each in layouts)
         same = {(each.shards, each.epoch, each.target) for each in layouts}

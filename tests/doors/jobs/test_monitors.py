@@ -56,12 +56,12 @@ def desk(engine: Engine, clock: ManualClock) -> Desk:
 
 
 async def test_the_feed_is_heard_only_while_there_are_readers(engine: Engine, desk: Desk) -> None:
-    heard = [engine.feed.is_heard]
+    heard = [engine.feed.has_listeners]
     desk.want("job:*")
-    heard.append(engine.feed.is_heard)
+    heard.append(engine.feed.has_listeners)
     await push(engine)
     desk.want()
-    heard.append(engine.feed.is_heard)
+    heard.append(engine.feed.has_listeners)
     assert heard == [False, True, False]
     assert [each["event"] for each in desk.heard] == ["job:pushed"]
 

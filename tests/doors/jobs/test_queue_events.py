@@ -148,7 +148,7 @@ async def test_a_slow_reader_is_disconnected_and_costs_others_nothing(engine: En
     assert seen == pushed
     assert (await slow.last())["error"] == "Too slow for the events of this queue. Subscribe again."
     await listener.stop()
-    assert not engine.feed.is_heard
+    assert not engine.feed.has_listeners
     for each in (slow, quick):
         each.writer.close()
 
@@ -158,10 +158,10 @@ async def test_nobody_listens_to_the_feed_once_all_have_left(engine: Engine, clo
     listener = TcpListener(all_commands(engine), Authenticator(clock), clock, hub=hub)
     await listener.start("127.0.0.1", 0)
     one, other = await subscribed(listener), await subscribed(listener)
-    heard = [engine.feed.is_heard]
+    heard = [engine.feed.has_listeners]
     one.writer.write(frame({"cmd": "UnsubscribeEvents"}))
     assert (await one.read())["ok"] is True
     other.writer.close()
     await listener.stop()
-    assert [*heard, engine.feed.is_heard] == [True, False]
+    assert [*heard, engine.feed.has_listeners] == [True, False]
     one.writer.close()

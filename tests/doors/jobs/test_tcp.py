@@ -14,7 +14,7 @@ import pytest
 
 from penstock.access.authenticator import Authenticator
 from penstock.core import limits
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.ids import to_uuid
 from penstock.core.job import JobSpec
 from penstock.core.lifecycle import State
@@ -433,7 +433,7 @@ async def test_frames_that_would_take_too_much_memory_are_refused(engine: Engine
     small, large = frame({"cmd": "Hello", "padding": "x" * 60_000}), frame({"cmd": "Hello", "padding": "x" * 70_000})
     wire.writer.write(large[:-1])
     while not listener.bytes:
-        await settle()
+        await yield_to_loop()
     assert listener.bytes < len(large) - limits.connection_frames_bytes
     wire.writer.write(large[-1:])
     assert b"penstock" in await wire.read()

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.access.authenticator import Authenticator
 from penstock.core import limits
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.errors import StorageFailed, TooMany
 from penstock.core.job import JobFlag
 from penstock.core.lifecycle import State
@@ -72,12 +72,12 @@ class Client:
 
     async def say(self, frame: Any) -> None:
         self._said.put_nowait((2, frame if isinstance(frame, str) else json.dumps(frame)))
-        await settle()
+        await yield_to_loop()
 
     async def ack(self, message: Any) -> None:
         await self.say({"type": "ack", "receipt_handle": message["receipt_handle"]})
 
-    async def hang_up(self) -> None:
+    async def disconnect(self) -> None:
         self._said.put_nowait((0, ""))
         await self.serving
 
@@ -98,7 +98,7 @@ def door(engine: Engine, clock: ManualClock) -> Consumers:
 @pytest.fixture
 async def client(door: Consumers) -> AsyncIterator[Client]:
     made = Client(door)
-    await settle()
+    await yield_to_loop()
     yield made
     made.gate.set()
     await door.close()
@@ -122,7 +122,7 @@ async def test_what_could_not_be_acknowledged_is_still_out(
     engine: Engine, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = await push(engine, flags=JobFlag.MESSAGE | JobFlag.REMOVE_ON_COMPLETE)
-    await settle()
+    await yield_to_loop()
     (message,) = client.frames
     failing = fail_on(engine, monkeypatch, Ack)
     await client.ack(message)
@@ -139,7 +139,7 @@ async def test_what_could_not_be_acknowledged_in_time_is_the_queues(
     engine: Engine, client: Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await push(engine, flags=JobFlag.MESSAGE, backoff=0)
-    await settle()
+    await yield_to_loop()
     (message,) = client.frames
     fail_on(engine, monkeypatch, Ack)
     await client.ack(message)
@@ -151,11 +151,11 @@ async def test_messages_that_cannot_be_had_are_asked_for_again(
     engine: Engine, client: Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await push(engine)
-    await settle()
+    await yield_to_loop()
     failing = fail_on(engine, monkeypatch, Claim)
     await client.ack(client.frames[0])
     await push(engine)
-    await settle()
+    await yield_to_loop()
     assert len(client.frames) == 2, "it had asked before"
     await client.ack(client.frames[1])
     await push(engine)
@@ -168,9 +168,9 @@ async def test_what_could_not_be_given_back_comes_when_its_time_is_over(
     engine: Engine, client: Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = await push(engine, flags=JobFlag.MESSAGE)
-    await settle()
+    await yield_to_loop()
     failing = fail_on(engine, monkeypatch, Requeue)
-    await client.hang_up()
+    await client.disconnect()
     failing.clear()
     assert await state(engine, job) is State.ACTIVE
     await clock.advance(MessageDefaults().visibility_timeout_ms)
@@ -180,9 +180,9 @@ async def test_what_could_not_be_given_back_comes_when_its_time_is_over(
 async def test_what_is_said_before_hanging_up_is_heard(engine: Engine, client: Client) -> None:
     done = await push(engine, flags=JobFlag.MESSAGE | JobFlag.REMOVE_ON_COMPLETE)
     other = await push(engine)
-    await settle()
+    await yield_to_loop()
     client._said.put_nowait((2, json.dumps({"type": "ack", "receipt_handle": client.frames[0]["receipt_handle"]})))
-    await client.hang_up()
+    await client.disconnect()
     assert await state(engine, done) is State.NOWHERE
     assert await state(engine, other) is State.WAITING
 
@@ -190,9 +190,9 @@ async def test_what_is_said_before_hanging_up_is_heard(engine: Engine, client: C
 async def test_what_is_claimed_while_the_client_leaves_goes_back(engine: Engine, client: Client) -> None:
     pushing = asyncio.ensure_future(push(engine))
     await asyncio.sleep(0)
-    await client.hang_up()
+    await client.disconnect()
     job = await pushing
-    await settle()
+    await yield_to_loop()
     delivery = await claim(engine)
     assert delivery is not None
     assert (delivery.job.id, delivery.job.attempts) == (job.id, 0)
@@ -203,10 +203,10 @@ async def test_who_does_not_read_is_not_listened_to(client: Client) -> None:
     nonsense = json.dumps({"type": "x" * 60, "receipt_handle": ""})
     for _ in range(20_000):
         client._said.put_nowait((2, nonsense))
-    await settle(40_000)
+    await yield_to_loop(40_000)
     assert client.heard < 20_000, "about a megabyte of errors waits for it"
     client.gate.set()
-    await settle(40_000)
+    await yield_to_loop(40_000)
     assert client.heard == 20_000
 
 
@@ -224,7 +224,7 @@ async def test_there_are_so_many_and_a_door_that_closes_lets_nobody_in(
     monkeypatch.setattr(limits, "push_sockets_max", 1)
     door = door_of(engine, clock)
     client = Client(door)
-    await settle()
+    await yield_to_loop()
     assert len(door) == 1
     with pytest.raises(TooMany):
         await Client(door).serving
@@ -241,23 +241,23 @@ async def test_nothing_is_remembered_of_a_connection_that_is_over(
 ) -> None:
     for _ in range(4):
         await push(engine, flags=JobFlag.MESSAGE | JobFlag.REMOVE_ON_COMPLETE)
-    await settle()
-    assert (len(door.deliveries), engine.feed.is_heard) == (2, True)
+    await yield_to_loop()
+    assert (len(door.deliveries), engine.feed.has_listeners) == (2, True)
     await client.ack(client.frames[0])
-    assert (len(door.deliveries), engine.feed.is_heard) == (2, True)
+    assert (len(door.deliveries), engine.feed.has_listeners) == (2, True)
     await clock.advance(MessageDefaults().visibility_timeout_ms)
-    assert (len(door.deliveries), engine.feed.is_heard) == (2, False), "late words about them are heard"
-    await client.hang_up()
-    assert (len(door.deliveries), engine.feed.is_heard) == (0, False)
+    assert (len(door.deliveries), engine.feed.has_listeners) == (2, False), "late words about them are heard"
+    await client.disconnect()
+    assert (len(door.deliveries), engine.feed.has_listeners) == (0, False)
 
 
 async def test_two_that_hold_the_whole_queue_give_all_of_it_back(engine: Engine, door: Consumers, client: Client) -> None:
     other = Client(door)
-    await settle()
+    await yield_to_loop()
     jobs = [await push(engine) for _ in range(4)]
-    await settle()
+    await yield_to_loop()
     assert len(client.frames) + len(other.frames) == 4
-    await other.hang_up()
-    await client.hang_up()
+    await other.disconnect()
+    await client.disconnect()
     left = [await claim(engine, queue=QUEUE) for _ in range(4)]
     assert {each.job.id for each in left if each is not None} == {job.id for job in jobs}

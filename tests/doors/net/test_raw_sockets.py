@@ -11,11 +11,11 @@ import pytest
 
 from penstock.access.authenticator import Authenticator
 from penstock.core import limits
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.doors.jobs.event_hub import EventHub
 from penstock.doors.jobs.session import JobsSession
 from penstock.doors.jobs.websocket import SocketDoor
-from penstock.doors.net.raw_sockets import LOOK_EVERY_MS, RawSockets, keep_listener_alive
+from penstock.doors.net.raw_sockets import CHECK_EVERY_MS, RawSockets, keep_listener_alive
 from penstock.doors.websocket import Closing, close_frame
 from tests.support.engines import push
 from tests.support.tcp import all_commands
@@ -62,7 +62,7 @@ async def test_words_reach_the_client_they_are_meant_for(pair: Pair, clock: Manu
     assert other.client.recv(100) == b"", "nothing comes after it"
     other.close()
     third = asyncio.ensure_future(links.say(other.name, b"third"))
-    await clock.advance(LOOK_EVERY_MS)
+    await clock.advance(CHECK_EVERY_MS)
     assert await third is False, "the connection is closed: no copy of its socket is left open"
 
 
@@ -71,7 +71,7 @@ async def test_sockets_are_looked_through_once_a_second_at_most(pair: Pair, cloc
     assert await links.say(pair.name, b"found")
     late, later = Pair(), Pair()
     saying = [asyncio.ensure_future(links.say(each.name, b"found too")) for each in (late, later)]
-    await clock.advance(LOOK_EVERY_MS - 1)
+    await clock.advance(CHECK_EVERY_MS - 1)
     assert not any(each.done() for each in saying)
     assert await links.say(pair.name, b"again"), "who is known already does not wait"
     await clock.advance(1)
@@ -156,7 +156,7 @@ async def test_who_only_listens_is_never_cut_off(engine: Engine, clock: ManualCl
     await clock.advance(5 * limits.reader_stuck_ms_max)
     assert len(served.door) == 1
     await push(engine)
-    await settle()
+    await yield_to_loop()
     assert len(served.sent) == 1
     await served.door.close()
     await served.serving
@@ -166,14 +166,14 @@ async def test_who_only_listens_is_never_cut_off(engine: Engine, clock: ManualCl
 
 async def test_who_takes_nothing_is_cut_off_and_who_is_slow_is_not(engine: Engine, clock: ManualClock, pair: Pair) -> None:
     served = Served(engine, pair, stuck=True)
-    await settle()
+    await yield_to_loop()
     for _ in range(4):
         await push(engine)
-        await settle()
+        await yield_to_loop()
     for _ in range(2):  # one message in a minute and a half: slow, and alive
         await clock.advance(limits.reader_stuck_ms_max * 3 // 4)
         served.slow[-1].set_result(None)
-        await settle()
+        await yield_to_loop()
     assert len(served.door) == 1
     assert len(served.sent) == 2
     await clock.advance(2 * limits.reader_stuck_ms_max)

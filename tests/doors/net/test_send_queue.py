@@ -10,7 +10,7 @@ import pytest
 
 from penstock.access.identity import EVERYBODY
 from penstock.core import limits
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.events import EventKind
 from penstock.doors.jobs.event_hub import EventHub, EventReader
 from penstock.doors.jobs.sse import EventForm, EventStream, LastSeen, StreamHandlers
@@ -36,7 +36,7 @@ async def test_a_reader_that_takes_nothing_is_given_up(clock: ManualClock) -> No
     taken = 0
     while outbox.put("x" * 1_000):
         taken += 1
-        await settle(2)
+        await yield_to_loop(2)
     assert taken == limits.reader_buffer_bytes_max // 1_000
     assert outbox.put("a reply", must=True)
     await clock.advance(limits.reader_stuck_ms_max)
@@ -71,7 +71,7 @@ async def test_messages_are_sent_in_order_and_counted(clock: ManualClock) -> Non
     sent: list[str] = []
 
     async def send(messages: list[str]) -> None:
-        await settle(1)
+        await yield_to_loop(1)
         sent.extend(messages)
 
     outbox: SendQueue[str] = SendQueue(clock, send, lambda: None)
@@ -80,7 +80,7 @@ async def test_messages_are_sent_in_order_and_counted(clock: ManualClock) -> Non
     assert not outbox.put("one too many")
     await outbox.flush_within(1_000)
     assert outbox.put("room again")
-    await settle()
+    await yield_to_loop()
     assert sent == [*map(str, range(limits.reader_buffer_messages_max)), "room again"]
 
 
@@ -98,21 +98,21 @@ async def test_what_waits_for_a_turn_is_sent_at_once_if_it_must_be(clock: Manual
     outbox: SendQueue[str] = SendQueue(clock, send, lambda: None, turn, most=2)
     for message in "abc":
         outbox.put(message)
-    await settle()
+    await yield_to_loop()
     assert not sent
     places[-1].set_result(None)
-    await settle()
+    await yield_to_loop()
     assert sent == [["a", "b"]]
     outbox.put("reply", must=True)
-    await settle()
+    await yield_to_loop()
     assert sent == [["a", "b"], ["c", "reply"]]
     outbox.put("d")
-    await settle()
+    await yield_to_loop()
     assert len(sent) == 2
     await outbox.flush_within(1_000)
     assert sent[2:] == [["d"]]
     outbox.put("e")
-    await settle()
+    await yield_to_loop()
     outbox.close()
     assert not outbox.broken_off, "nothing was being sent"
 
@@ -167,16 +167,16 @@ async def test_a_replay_comes_to_an_end(engine: Engine, monkeypatch: pytest.Monk
         nonlocal reads
         reads += 1
         assert reads < 10
-        await settle(1)
+        await yield_to_loop(1)
         return await read(seq, namespace, bytes_max)
 
     monkeypatch.setattr(engine.store, "journal_page", journal_page)
     streamed = Streamed(engine, last=0)
-    await settle(100)
+    await yield_to_loop(100)
     assert reads == 2
     assert len(streamed.sent) == 2
     await push(engine)
-    await settle(100)
+    await yield_to_loop(100)
     assert reads == 2
     assert len(streamed.sent) == 3
     streamed.gone.set_result(None)
@@ -190,7 +190,7 @@ async def test_a_silent_stream_is_kept_alive(engine: Engine, clock: ManualClock)
     assert sent == [b'retry: 3000\ndata: {"connected":true,"clientId":"me"}\n\n']
     await clock.advance(30_001)
     assert sent[1:] == [b":heartbeat\n\n", b":heartbeat\n\n"]
-    assert engine.feed.is_heard
+    assert engine.feed.has_listeners
     gone.set_result(None)
     await running
     await clock.advance(60_000)
@@ -210,9 +210,9 @@ async def test_what_happens_while_a_reader_catches_up_is_told_once(engine: Engin
 
     monkeypatch.setattr(engine.store, "journal_page", journal_page)
     streamed = Streamed(engine, last=0)
-    await settle(200)
+    await yield_to_loop(200)
     await push(engine)
-    await settle(100)
+    await yield_to_loop(100)
     told = b"".join(streamed.sent).decode().splitlines()
     numbers = [int(line.removeprefix("id: ")) for line in told if line.startswith("id: ")]
     assert numbers == list(range(2, 8)), "six jobs, each once; the first event is that of the queue"

@@ -13,7 +13,7 @@ import redis
 
 from penstock.access.authenticator import Authenticator
 from penstock.core import limits
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.job import JobSpec
 from penstock.core.lifecycle import State
 from penstock.doors.resp.listener import RespListener
@@ -272,7 +272,7 @@ async def test_what_would_take_too_much_memory_is_refused(listener: RespListener
     large = wire("ECHO", "x" * 300_000)
     one.writer.write(large[:-1])
     while not listener.bytes:
-        await settle()
+        await yield_to_loop()
     one.writer.write(large[-1:])
     assert await one.reader.readline() == b"$300000\r\n"
     await one.reader.readline()

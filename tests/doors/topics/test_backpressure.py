@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.core import limits
-from penstock.core.clock import ManualClock, settle
+from penstock.core.clock import ManualClock, yield_to_loop
 from penstock.doors.topics.backpressure import Flow, Flows
 from tests.support.http2 import Http2Client
 
@@ -128,7 +128,7 @@ def flow_over(link: Link, clock: ManualClock) -> Flow:
 async def waiting_for(answer: Awaitable[bool]) -> asyncio.Future[bool]:
     """Return an answer that does not come yet."""
     future = asyncio.ensure_future(answer)
-    await settle()
+    await yield_to_loop()
     assert not future.done()
     return future
 
@@ -163,7 +163,7 @@ async def test_streams_of_a_connection_are_served_one_after_the_other() -> None:
     clock, link = ManualClock(), Link()
     flow = flow_over(link, clock)
     both = [asyncio.ensure_future(flow.reserve(2 * limits.MEBIBYTE)) for _ in range(2)]
-    await settle()
+    await yield_to_loop()
     assert [each.done() for each in both] == [True, False]
     link.bytes = 2 * limits.MEBIBYTE
     await clock.advance(limits.stream_look_ms)
@@ -196,7 +196,7 @@ async def test_what_is_held_back_for_all_is_bounded(monkeypatch: pytest.MonkeyPa
     assert not await slow.reserve(8 * limits.MEBIBYTE), "too much waits already"
     assert await other.reserve(1 * limits.MEBIBYTE), "who has read everything is sent something"
     held.cancel()
-    await settle()
+    await yield_to_loop()
     assert flows.held == 0
     for flow in (slow, other):
         flows.leave(flow)

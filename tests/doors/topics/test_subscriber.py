@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.core import limits
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.errors import JobNotFound, StaleLease, StorageFailed, TooMany
 from penstock.core.lifecycle import State
 from penstock.core.queue import QueueKey
@@ -100,11 +100,11 @@ async def test_who_closes_gives_back_what_it_holds(engine: Engine, subscribers: 
 async def test_who_closes_while_it_waits_takes_nothing(engine: Engine, subscribers: Subscribers) -> None:
     one, two = subscribers.subscribe(TOPIC), subscribers.subscribe(TOPIC)
     waiting = asyncio.create_task(one.next())
-    await settle()
-    assert engine.room.waiting(TOPIC) == 1
+    await yield_to_loop()
+    assert engine.claim_waiters.waiting(TOPIC) == 1
     await one.close()
     assert await waiting is None
-    assert engine.room.waiting(TOPIC) == 0
+    assert engine.claim_waiters.waiting(TOPIC) == 0
     await publish(engine, b"1")
     assert await two.next() == TopicMessage(b"1")
 
@@ -112,7 +112,7 @@ async def test_who_closes_while_it_waits_takes_nothing(engine: Engine, subscribe
 async def test_who_is_cancelled_while_it_waits_takes_nothing(engine: Engine, subscribers: Subscribers) -> None:
     subscriber = subscribers.subscribe(TOPIC)
     waiting = asyncio.create_task(subscriber.next())
-    await settle()
+    await yield_to_loop()
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
@@ -123,7 +123,7 @@ async def test_who_is_cancelled_while_it_waits_takes_nothing(engine: Engine, sub
 async def test_what_arrives_as_somebody_closes_goes_back(engine: Engine, subscribers: Subscribers) -> None:
     one, two = subscribers.subscribe(TOPIC), subscribers.subscribe(TOPIC)
     waiting = asyncio.create_task(one.next())
-    await settle()
+    await yield_to_loop()
     pushing = asyncio.create_task(publish(engine, b"1"))
     for turns in range(12):  # whatever moment it is
         await asyncio.sleep(0)
@@ -139,9 +139,9 @@ async def test_what_arrives_as_somebody_closes_goes_back(engine: Engine, subscri
 async def test_who_waits_for_long_lines_up_again(engine: Engine, subscribers: Subscribers, clock: ManualClock) -> None:
     subscriber = subscribers.subscribe(TOPIC)
     waiting = asyncio.create_task(subscriber.next())
-    await settle()
+    await yield_to_loop()
     await clock.advance(limits.subscription_wait_ms)
-    await settle()
+    await yield_to_loop()
     assert not waiting.done()
     await publish(engine, b"1")
     assert await waiting == TopicMessage(b"1")
@@ -191,7 +191,7 @@ async def test_there_are_so_many_and_no_more(subscribers: Subscribers, monkeypat
 
 async def test_the_end_of_the_server_ends_all_waits(engine: Engine, subscribers: Subscribers) -> None:
     waiting = [asyncio.create_task(subscribers.subscribe(TOPIC).next()) for _ in range(3)]
-    await settle()
+    await yield_to_loop()
     subscribers.stop()
     engine.stop_waiting()
     assert await asyncio.gather(*waiting) == [None, None, None]

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.core import limits
 from penstock.core.bulk_records import EntryKind, Epoch, SliceRef
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.errors import EpochOver, EpochUnknown, TooMany
 from penstock.core.job import JobFlag, JobSpec
 from penstock.core.queue import QueueKey
@@ -108,11 +108,11 @@ async def test_leases_that_run_out_are_told_and_heartbeats_prevent_it(engine: En
 async def test_a_claim_waits_at_all_queues(engine: Engine, clock: ManualClock) -> None:
     groups = ConsumerGroups(engine)
     claiming = asyncio.ensure_future(groups.claim("default", "g", 1, wish(wait_ms=1_000, queues=("a", "mail", "b"))))
-    await settle()
-    assert engine.room.size == 3
+    await yield_to_loop()
+    assert engine.claim_waiters.size == 3
     await fill(engine, 5)
     assert (await claiming).rows == 5
-    assert engine.room.size == 0
+    assert engine.claim_waiters.size == 0
     claiming = asyncio.ensure_future(groups.claim("default", "g", 2, wish(wait_ms=1_000)))
     await clock.advance(1_001)
     assert (await claiming).slices == []
@@ -121,10 +121,10 @@ async def test_a_claim_waits_at_all_queues(engine: Engine, clock: ManualClock) -
 async def test_whoever_is_gone_while_waiting_holds_nothing(engine: Engine) -> None:
     groups = ConsumerGroups(engine)
     claiming = asyncio.ensure_future(groups.claim("default", "g", 1, wish(wait_ms=1_000)))
-    await settle()
+    await yield_to_loop()
     claiming.cancel()
     await asyncio.gather(claiming, return_exceptions=True)
-    assert engine.room.size == 0
+    assert engine.claim_waiters.size == 0
     await fill(engine, 1)
     claimed = await engine.run(Claim(MAIL))
     assert len(claimed) == 1

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from penstock.core import bulk_records, limits
 from penstock.core.bulk_records import EntryKind
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.durability import Durability
 from penstock.core.errors import CommitUnknown, InvalidInput, QuotaExceeded, StageUnknown, TooMany
 from penstock.core.queue import QueueKey
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.anyio
 async def stages_of(engine: ServerContext) -> AsyncIterator[StagedWrites]:
     stages = StagedWrites(engine)
     stages.start()
-    await settle()
+    await yield_to_loop()
     yield stages
     await stages.stop()
 
@@ -118,9 +118,9 @@ async def test_publishing_goes_on_after_a_crash(tmp_path: Path, clock: ManualClo
         await stages.commit("default", "k", ["t"], 0)
         stages.start()
         while waiting(engine) < stops * limits.slice_jobs_max and not (await stages.state("default", "k")).published:
-            await settle(1)
+            await yield_to_loop(1)
         seen.add(waiting(engine))
-        stages.send_everybody_home()
+        stages.answer_all_waiters()
         for publisher in stages._publishers:
             publisher._stopping = publisher._stopped = True
         await stages.stop()
@@ -231,9 +231,9 @@ async def test_rows_follow_a_queue_to_another_shard(tmp_path: Path, clock: Manua
         publisher._stopping = False
         assert await publisher._carried(entry, chunks[:2]) == []
         # Had it crashed before it knew of that, it would carry the same once more.
-        from penstock.engine.bulk.stage_commands import Carry
+        from penstock.engine.bulk.stage_commands import TakeOverChunks
 
-        await other.run(Carry(entry, chunks[:2]))
+        await other.run(TakeOverChunks(entry, chunks[:2]))
         carried = await other.store.chunk_read(entry.number, -1, 10)
         assert carried == chunks[:2]
         assert await home.store.chunk_read(entry.number, -1, 10) == chunks[2:]

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from penstock.core import limits
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
@@ -55,25 +55,25 @@ async def test_concurrent_claims_never_share_a_job(engine: Engine) -> None:
 
 async def test_a_waiting_claim_is_served_by_the_next_push(engine: Engine) -> None:
     waiting = engine.run(Claim(QUEUE, wait_ms=5_000))
-    await settle()
-    assert engine.room.size == 1
+    await yield_to_loop()
+    assert engine.claim_waiters.size == 1
     job = await push(engine)
     assert ids(await waiting) == [job.id]
-    assert engine.room.size == 0
+    assert engine.claim_waiters.size == 0
 
 
 async def test_waiting_claims_are_served_first_come_first_served(engine: Engine) -> None:
     waiting = [engine.run(Claim(QUEUE, wait_ms=5_000)) for _ in range(3)]
-    await settle()
+    await yield_to_loop()
     jobs = await push_many(engine, 2)
-    await settle()
+    await yield_to_loop()
     assert [future.done() for future in waiting] == [True, True, False]
     assert [ids(await future) for future in waiting[:2]] == [[job.id] for job in jobs]
 
 
 async def test_who_waits_already_goes_before_who_just_comes(engine: Engine) -> None:
     waiting = engine.run(Claim(QUEUE, wait_ms=5_000))
-    await settle()
+    await yield_to_loop()
     pushed, newcomer = asyncio.ensure_future(push(engine)), engine.run(Claim(QUEUE))
     assert await newcomer == []
     assert ids(await waiting) == [(await pushed).id]
@@ -85,7 +85,7 @@ async def test_a_waiting_claim_gives_up_after_its_time(engine: Engine, clock: Ma
     assert not waiting.done()
     await clock.advance(1)
     assert await waiting == []
-    assert engine.room.size == 0
+    assert engine.claim_waiters.size == 0
 
 
 async def test_a_waiting_claim_is_woken_by_a_job_falling_due(engine: Engine, clock: ManualClock) -> None:
@@ -111,11 +111,11 @@ async def test_a_waiting_claim_is_woken_by_a_retry_and_by_a_lapse(engine: Engine
 
 async def test_one_push_wakes_one_of_many_and_touches_no_other(engine: Engine) -> None:
     waiting = [engine.run(Claim(QUEUE, wait_ms=60_000)) for _ in range(5_000)]
-    await settle()
-    assert engine.room.size == 5_000
+    await yield_to_loop()
+    assert engine.claim_waiters.size == 5_000
     batches = engine.stats.batches
     job = await push(engine)
-    await settle()
+    await yield_to_loop()
     assert sum(future.done() for future in waiting) == 1
     assert ids(await waiting[0]) == [job.id]
     assert engine.stats.batches == batches + 1
@@ -123,7 +123,7 @@ async def test_one_push_wakes_one_of_many_and_touches_no_other(engine: Engine) -
 
 async def test_nothing_happens_while_nothing_happens(engine: Engine, clock: ManualClock) -> None:
     waiting = [engine.run(Claim(QUEUE, wait_ms=60_000)) for _ in range(5_000)]
-    await settle()
+    await yield_to_loop()
     commands = engine.stats.commands
     await clock.advance(59_999)
     assert engine.stats.commands - commands <= 20  # housekeeping, once every few seconds
@@ -133,9 +133,9 @@ async def test_nothing_happens_while_nothing_happens(engine: Engine, clock: Manu
 async def test_a_caller_that_hangs_up_while_waiting_gets_nothing_and_costs_nothing(engine: Engine) -> None:
     command = Claim(QUEUE, wait_ms=60_000)
     engine.run(command)
-    await settle()
+    await yield_to_loop()
     abandon(engine, command)
-    assert engine.room.size == 0
+    assert engine.claim_waiters.size == 0
     job = await push(engine)
     assert (await claim_job(engine)).id == job.id
 
@@ -146,7 +146,7 @@ async def test_a_caller_that_hangs_up_while_being_served_gives_the_job_back_at_n
     answer = engine.run(command)
     abandon(engine, command)
     await answer
-    await settle()
+    await yield_to_loop()
     again = await claim_job(engine)
     assert (again.id, again.attempts) == (job.id, 0)
 
@@ -156,7 +156,7 @@ async def test_one_that_leaves_before_it_is_in_line_does_not_line_up(engine: Eng
     answer = engine.run(command)
     abandon(engine, command)
     assert await answer == []
-    assert engine.room.size == 0
+    assert engine.claim_waiters.size == 0
 
 
 async def test_a_paused_queue_gives_nothing_until_it_is_resumed(engine: Engine) -> None:
@@ -164,7 +164,7 @@ async def test_a_paused_queue_gives_nothing_until_it_is_resumed(engine: Engine) 
     await configure(engine, paused=True)
     assert await claim(engine) is None
     waiting = engine.run(Claim(QUEUE, wait_ms=60_000))
-    await settle()
+    await yield_to_loop()
     await configure(engine, paused=False)
     assert ids(await waiting) == [job.id]
 
@@ -175,7 +175,7 @@ async def test_concurrency_limits_what_is_active_at_once(engine: Engine) -> None
     assert ids(await engine.run(Claim(QUEUE, 5))) == [job.id for job in jobs[:2]]
     assert await claim(engine) is None
     waiting = engine.run(Claim(QUEUE, wait_ms=60_000))
-    await settle()
+    await yield_to_loop()
     assert not waiting.done()
     await ack(engine, jobs[0])
     assert ids(await waiting) == [jobs[2].id]
@@ -257,7 +257,7 @@ async def test_a_waiting_claim_gets_the_next_of_a_group_when_the_first_is_done(e
     first, second = [await push(engine, group_id="a") for _ in range(2)]
     await claim_job(engine)
     waiting = engine.run(Claim(QUEUE, wait_ms=60_000))
-    await settle()
+    await yield_to_loop()
     await ack(engine, first)
     assert ids(await waiting) == [second.id]
 

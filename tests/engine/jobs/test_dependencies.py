@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.core import limits
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.dependencies import Need
 from penstock.core.durability import Durability
 from penstock.core.errors import InvalidInput, JobNotFound
@@ -451,7 +451,7 @@ async def test_a_completion_counts_though_the_child_is_removed_in_the_same_batch
         shard.run(Ack("default", [LeaseRef(needed.id)], [b"5"])),
         shard.run(MoveBatch(CHILDREN, Arrow.OBLITERATE, (State.ACTIVE, State.COMPLETED), [needed.id])),
     )
-    await settle(100)
+    await yield_to_loop(100)
     assert outcome == [None]
     assert await state(engine, needed) is State.NOWHERE
     assert await state(engine, parent) is State.WAITING

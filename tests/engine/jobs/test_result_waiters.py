@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.errors import JobNotFound
 from penstock.core.job import JobFlag
 from penstock.core.lifecycle import Arrow
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.anyio
 
 
 async def wait(engine: Engine, job: JobRecord, timeout: int = 5_000) -> asyncio.Task[JobOutcome | None]:
-    task = asyncio.ensure_future(engine.completions.wait("default", job.id, timeout))
-    await settle()
+    task = asyncio.ensure_future(engine.result_waiters.wait("default", job.id, timeout))
+    await yield_to_loop()
     return task
 
 
@@ -35,14 +35,14 @@ async def test_who_waits_is_told_the_result_the_moment_there_is_one(engine: Engi
     await claim_job(engine)
     await ack(engine, job, b"42")
     assert await asyncio.gather(*waiting) == [JobOutcome(completed=True, result=b"42")] * 3
-    assert engine.completions.size == 0
+    assert engine.result_waiters.size == 0
 
 
 async def test_a_job_that_has_ended_is_told_at_once(engine: Engine) -> None:
     job = await push(engine)
     await claim_job(engine)
     await ack(engine, job, b"42")
-    assert await engine.completions.wait("default", job.id, 0) == JobOutcome(completed=True, result=b"42")
+    assert await engine.result_waiters.wait("default", job.id, 0) == JobOutcome(completed=True, result=b"42")
 
 
 async def test_time_runs_out(engine: Engine, clock: ManualClock) -> None:
@@ -52,7 +52,7 @@ async def test_time_runs_out(engine: Engine, clock: ManualClock) -> None:
     assert not waiting.done()
     await clock.advance(1)
     assert await waiting is None
-    assert engine.completions.size == 0
+    assert engine.result_waiters.size == 0
 
 
 async def test_death_and_removal_end_the_wait_too(engine: Engine) -> None:
@@ -62,7 +62,7 @@ async def test_death_and_removal_end_the_wait_too(engine: Engine) -> None:
     await fail(engine, dying)
     await move(engine, cancelled, Arrow.CANCEL)
     assert await asyncio.gather(*waiting) == [JobOutcome(completed=False)] * 2
-    assert await engine.completions.wait("default", dying.id, 0) == JobOutcome(completed=False)
+    assert await engine.result_waiters.wait("default", dying.id, 0) == JobOutcome(completed=False)
 
 
 async def test_a_retry_does_not_end_the_wait(engine: Engine, clock: ManualClock) -> None:
@@ -79,11 +79,11 @@ async def test_a_retry_does_not_end_the_wait(engine: Engine, clock: ManualClock)
 
 async def test_an_unknown_job_cannot_be_waited_for(engine: Engine) -> None:
     with pytest.raises(JobNotFound):
-        await engine.completions.wait("default", 1, 1_000)
+        await engine.result_waiters.wait("default", 1, 1_000)
 
 
 async def test_who_stops_waiting_leaves_nothing_behind(engine: Engine) -> None:
     waiting = await wait(engine, await push(engine))
     waiting.cancel()
-    await settle()
-    assert engine.completions.size == 0
+    await yield_to_loop()
+    assert engine.result_waiters.size == 0

@@ -114,18 +114,18 @@ async def test_dead_jobs_are_forgotten_after_their_age_unless_kept_for_ever(engi
 async def test_dead_jobs_are_tried_again_so_many_times(engine: Engine, clock: ManualClock) -> None:
     (job,) = await bury(engine, 1)
     await dlq(engine, auto_retry=True, auto_retry_interval=1_000, max_auto_retries=2)
-    undertaker = DeadLetterService(engine)
+    service = DeadLetterService(engine)
     for _ in range(2):
         await clock.advance(999)
-        await undertaker.run_once()
+        await service.run_once()
         assert await state(engine, job) is State.DEAD
         await clock.advance(1)
-        await undertaker.run_once()
+        await service.run_once()
         assert await state(engine, job) is State.WAITING
         await claim_all(engine)
         await fail(engine, job)
     await clock.advance(10_000)
-    await undertaker.run_once()
+    await service.run_once()
     assert await state(engine, job) is State.DEAD
 
 
@@ -133,11 +133,11 @@ async def test_jobs_that_cannot_be_tried_again_do_not_hide_those_behind_them(eng
     await dlq(engine, auto_retry=True, auto_retry_interval=1_000, max_auto_retries=0)
     await bury(engine, 3)
     await clock.advance(1_000)
-    undertaker = DeadLetterService(engine)
-    await undertaker.run_once()
+    service = DeadLetterService(engine)
+    await service.run_once()
     assert engine.store.totals().dead == 3
     await dlq(engine, auto_retry=True, auto_retry_interval=1_000, max_auto_retries=1)
-    await undertaker.run_once()
+    await service.run_once()
     assert engine.store.totals() == StateCounts(waiting=3)
 
 
@@ -148,15 +148,15 @@ async def test_a_dead_job_whose_unique_key_is_taken_waits_for_it(engine: Engine,
     other = await push(engine, unique_key="k")
     await dlq(engine, auto_retry=True, auto_retry_interval=1_000)
     await clock.advance(1_000)
-    undertaker = DeadLetterService(engine)
-    await undertaker.run_once()
+    service = DeadLetterService(engine)
+    await service.run_once()
     assert await state(engine, job) is State.DEAD
     await move(engine, other, Arrow.CANCEL)
-    await undertaker.run_once()
+    await service.run_once()
     assert await state(engine, job) is State.WAITING
 
 
-async def test_keepers_run_by_themselves_and_can_be_stopped_twice(engine: Engine, clock: ManualClock) -> None:
+async def test_services_run_by_themselves_and_can_be_stopped_twice(engine: Engine, clock: ManualClock) -> None:
     await complete(engine, 15)
     engine.start()
     engine.start()
@@ -175,10 +175,10 @@ async def test_many_that_died_together_and_are_exhausted_do_not_hide_those_behin
     await engine.run(Nack("default", [LeaseRef(job.id) for job in exhausted], "broken"))  # all in one millisecond
     (behind,) = await bury(engine, 1)
     await clock.advance(2_000)
-    undertaker = DeadLetterService(engine)
-    await undertaker.run_once()
+    service = DeadLetterService(engine)
+    await service.run_once()
     await dlq(engine, auto_retry=True, auto_retry_interval=1_000, max_auto_retries=1)
-    await undertaker.run_once()
+    await service.run_once()
     assert await state(engine, behind) is State.WAITING
     assert engine.store.totals().dead == 0
 

@@ -81,9 +81,9 @@ async def test_a_hot_queue_moves_with_all_its_jobs(
         pushed = await fleet.run(Push(MOVES, [JobSpec(b"1")] * 100))
         held = await take(fleet, clock, HOT_JOBS)
         held += await take(fleet, clock, 3)
-        fast = fleet.engines[0].fast
-        assert fast is not None
-        assert fast.lent == 3
+        ready_cache = fleet.engines[0].ready_cache
+        assert ready_cache is not None
+        assert ready_cache.lent == 3
         await rebalance(fleet, clock, 3)
         rest = await take(fleet, clock, 200)
         assert [job.id for job in held + rest] == [job.id for job in pushed]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.core import limits
-from penstock.engine.prefetch.commands import Abandon, Look
+from penstock.engine.prefetch.commands import Abandon, ReadGeneration
 from penstock.store.postgres.transaction import PostgresTransaction
-from tests.engine.prefetch.test_ready_cache import fast, heat, ids, take_fast
+from tests.engine.prefetch.test_ready_cache import heat, ids, ready_cache, take_fast
 from tests.support.engines import claim_all, push
 from tests.support.receiver import until
 
@@ -88,8 +88,8 @@ async def test_a_pull_that_began_before_a_list_was_made_gets_nothing_behind_it(
     around_read(b, before=make_the_list)
     second = await claim_all(b, 1)
     assert ids(first + second) == ids(expected[:2])
-    assert fast(b).lent == 1
-    assert fast(a).generation == 0
+    assert ready_cache(b).lent == 1
+    assert ready_cache(a).generation == 0
 
 
 async def test_a_pull_with_a_long_lease_gets_nothing_behind_the_list(pair: Pair) -> None:
@@ -129,7 +129,7 @@ async def test_order_holds_when_redis_is_flushed(
     taken += await take_fast(b, 3)
     redis.client().flushall()
     await take_the_rest(pair, taken, expected, count)
-    assert fast(a).generation == 1
+    assert ready_cache(a).generation == 1
 
 
 async def test_order_holds_when_redis_is_lost(pair: Pair, redis: OwnRedis) -> None:
@@ -151,7 +151,7 @@ async def test_order_holds_when_one_server_loses_redis(pair: Pair, monkeypatch: 
         raise ConnectionRefusedError
 
     for name in ("_pop", "_drain", "_plan", "_offer"):
-        monkeypatch.setattr(fast(b).lists, name, refused)
+        monkeypatch.setattr(ready_cache(b).lists, name, refused)
     await take_the_rest(pair, taken, expected)
 
 
@@ -163,7 +163,7 @@ async def test_who_waits_at_a_queue_whose_list_is_lost_is_served(pair: Pair, red
     taken += await claim_all(b, 1)
     await take_the_rest(pair, taken, expected, 10)
     waiting = asyncio.ensure_future(claim_all(b, 1, wait_ms=60_000))
-    await until(lambda: b.room.size)
+    await until(lambda: b.claim_waiters.size)
     job = await push(a)
     assert ids(await waiting) == [job.id]
 
@@ -175,18 +175,18 @@ async def test_a_lost_list_is_not_made_anew_before_its_jobs_are_back(pair: Pair,
     taken = await take_fast(a, 10)
     # The server that has handed out jobs records them only when the other one has gone as far as it can.
     hurried: list[int] = []
-    monkeypatch.setattr(fast(a).daemon, "hurry", hurried.append)
-    take_over = fast(b)._take_over
+    monkeypatch.setattr(ready_cache(a).lease_recorder, "hurry", hurried.append)
+    take_over = ready_cache(b)._take_over
     found: list[tuple[Queue, list[Claim]]] = []
-    monkeypatch.setattr(fast(b), "_take_over", lambda queue, claims: found.append((queue, claims)))
+    monkeypatch.setattr(ready_cache(b), "_take_over", lambda queue, claims: found.append((queue, claims)))
     pull = asyncio.ensure_future(claim_all(b, 1))
     await until(lambda: found)
     assert await a.run(Abandon(0))
     for engine in pair:
-        await engine.run(Look())
+        await engine.run(ReadGeneration())
     monkeypatch.undo()
     take_over(*found[0])
-    await until(lambda: pull.done() or fast(b)._recovery._held)
+    await until(lambda: pull.done() or ready_cache(b)._recovery._held)
     assert hurried == [1]
-    fast(a).daemon.hurry(1)
+    ready_cache(a).lease_recorder.hurry(1)
     assert ids(taken + await pull) == ids(expected[:11])

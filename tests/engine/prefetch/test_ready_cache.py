@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-def fast(engine: Engine) -> ReadyCache:
-    assert engine.fast is not None
-    return engine.fast
+def ready_cache(engine: Engine) -> ReadyCache:
+    assert engine.ready_cache is not None
+    return engine.ready_cache
 
 
 async def heat(engine: Engine, count: int = 100) -> list[JobRecord]:
@@ -50,9 +50,9 @@ async def heat(engine: Engine, count: int = 100) -> list[JobRecord]:
 
 async def take_fast(engine: Engine, count: int = 1) -> list[JobRecord]:
     """Take jobs that must come from a list."""
-    before = fast(engine).lent
+    before = ready_cache(engine).lent
     taken = await claim_all(engine, count)
-    assert fast(engine).lent == before + len(taken) > before
+    assert ready_cache(engine).lent == before + len(taken) > before
     return taken
 
 
@@ -97,7 +97,7 @@ async def test_nobody_gets_a_job_that_somebody_else_has(pair: Pair) -> None:
 
     await asyncio.gather(*(work(engine) for engine in pair for _ in range(4)))
     assert sorted(taken) == sorted(ids(expected))
-    assert sum(fast(engine).lent for engine in pair) > 500
+    assert sum(ready_cache(engine).lent for engine in pair) > 500
 
 
 async def test_a_later_job_of_higher_priority_goes_first(pair: Pair) -> None:
@@ -143,7 +143,7 @@ async def test_a_lease_is_as_long_as_promised_and_the_store_learns_of_it(
     assert found.token == job.token
     assert found.lease_until is not None
     assert found.lease_until >= handed_at + 20_000 - 1
-    await fast(a).daemon.note(60_000)
+    await ready_cache(a).lease_recorder.note(60_000)
     found = await stored(a, job)
     assert found is not None
     assert found.started_at == job.started_at
@@ -163,7 +163,7 @@ async def test_what_is_acknowledged_at_another_server_keeps_its_times(pair: Pair
     assert found.started_at is not None
     assert found.finished_at is not None
     assert found.started_at <= found.finished_at
-    await fast(a).daemon.note(60_000)  # too late to change anything
+    await ready_cache(a).lease_recorder.note(60_000)  # too late to change anything
     assert await state(a, job) is State.COMPLETED
 
 
@@ -179,7 +179,7 @@ async def test_a_timeout_runs_from_when_a_job_is_handed_out(pair: Pair) -> None:
     await push_many(a, 60, timeout=900)
     await claim_all(a, HOT_JOBS)
     (job,) = await take_fast(a)
-    await fast(a).daemon.note(60_000)
+    await ready_cache(a).lease_recorder.note(60_000)
     found = await stored(a, job)
     assert found is not None
     assert found.started_at is not None
@@ -330,18 +330,18 @@ async def test_cancelling_does_not_give_up_the_lists(pair: Pair) -> None:
 
     taken, _ = await asyncio.gather(work(), cancel())
     assert ids(taken) == ids(expected[: len(taken)])
-    assert fast(a).generation == fast(b).generation == 0
+    assert ready_cache(a).generation == ready_cache(b).generation == 0
 
 
 async def test_many_at_once_are_handed_out_by_the_database(pair: Pair) -> None:
     a, _ = pair
     expected = await heat(a, 600)
     await take_fast(a)
-    before = fast(a).lent
+    before = ready_cache(a).lent
     taken = await claim_all(a, 100)
     taken += await claim_all(a, 100)
     assert ids(taken) == ids(expected[1:201])
-    assert fast(a).lent == before
+    assert ready_cache(a).lent == before
     assert len(await claim_all(a, 1)) == 1
 
 
@@ -364,10 +364,10 @@ async def test_a_queue_with_a_paused_group_is_served_without_a_list(pair: Pair) 
     await push(a, group_id="g", priority=9)
     await b.run(ConfigureGroup(QUEUE, "g", lambda old, _: msgspec.structs.replace(old, paused=True)))
     assert ids(await claim_all(a, 3)) == ids(expected[1:4])
-    before = fast(a).lent
+    before = ready_cache(a).lent
     assert ids(await claim_all(b, 3)) == ids(expected[4:7])
-    assert fast(a).lent == before
-    assert fast(a).depth(QUEUE) == 0
+    assert ready_cache(a).lent == before
+    assert ready_cache(a).depth(QUEUE) == 0
 
 
 async def test_what_is_on_a_list_can_be_cancelled(pair: Pair) -> None:
@@ -451,9 +451,9 @@ async def test_a_failover_by_sentinel(shard: str) -> None:
             held += await claim_all(a, 3)
             await until(lambda: replica.client().info("replication")["role"] == "master")
             await everything_comes_once((a, b), expected, held)
-            before = fast(a).lent
+            before = ready_cache(a).lent
             async with asyncio.timeout(60):  # and lists are made again
-                while fast(a).lent == before:
+                while ready_cache(a).lent == before:
                     await ack_all(a, await heat_again(a))
 
 
@@ -467,7 +467,7 @@ async def test_a_server_that_dies_leaves_nothing_behind(shard: str, redis: OwnRe
         async with engine_on(shard, redis.url) as a:
             expected = await heat(a)
             (first,) = await take_fast(a)
-            path = fast(a)
+            path = ready_cache(a)
             monkey = pytest.MonkeyPatch()
             monkey.setattr(path, "close", nothing)  # it does not get to say goodbye
         monkey.undo()

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.core import limits
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.errors import TooMany
 from penstock.core.group_limits import GroupDefaults, GroupLimits
 from penstock.core.queue import QueueKey
@@ -45,7 +45,7 @@ async def test_who_waits_is_served_when_a_group_is_resumed_or_gets_a_higher_limi
     await limit(engine, paused=True)
     jobs = await push_many(engine, 2, group_id="g")
     waiting = [engine.run(Claim(QUEUE, wait_ms=60_000)) for _ in jobs]
-    await settle()
+    await yield_to_loop()
     assert not any(each.done() for each in waiting)
     await limit(engine, paused=False)
     assert [each.job.id for each in await waiting[0]] == [jobs[0].id]

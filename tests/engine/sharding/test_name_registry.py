@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.core import limits
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.errors import InvalidInput, NameContested, StorageFailed
 from penstock.core.ids import shard_of, to_uuid
 from penstock.core.job import IDEMPOTENCY_PREFIX, JobFlag, JobSpec
@@ -48,7 +48,7 @@ async def reservations(fleet: ShardedEngine) -> list[Reservation]:
 async def in_time(clock: ManualClock, coroutine: Any, ms: int = 10 * limits.name_wait_ms) -> Any:
     """Let time pass until somebody is answered."""
     task = asyncio.ensure_future(coroutine)
-    await settle()
+    await yield_to_loop()
     for _ in range(ms // limits.name_look_ms):
         if not task.done():
             await clock.advance(limits.name_look_ms)
@@ -125,7 +125,7 @@ async def test_a_bulk_push_has_some_of_its_jobs_elsewhere(fleet: ShardedEngine) 
     assert fleet.store.totals().waiting_children == 1
     await claim_job(fleet, queue=QUEUES[0])
     await ack(fleet, here)
-    await settle(100)
+    await yield_to_loop(100)
     assert fleet.store.totals().waiting_children == 0
 
 
@@ -182,7 +182,7 @@ async def test_a_push_whose_ticket_is_withdrawn_under_way_tries_again(
         engine, "run", lambda command: asyncio.ensure_future(later(command)) if isinstance(command, Push) else slow(command)
     )
     one = asyncio.ensure_future(push(fleet, queue=QUEUES[0], job_id="n"))
-    await settle()
+    await yield_to_loop()
     other = await in_time(clock, push(fleet, queue=QUEUES[1], job_id="n"))
     go_on.set()
     assert (await in_time(clock, one)).id == other.id

@@ -104,8 +104,8 @@ async def test_an_audit_finds_needed_jobs_where_they_are(places: list[str], cloc
     async with fleet_on(places, clock, 3) as fleet:
         await rebalance(fleet, clock)
         await clock.advance(60_000)
-        for keeper in fleet._keepers:
-            await within(clock, keeper.run_once())
+        for service in fleet._services:
+            await within(clock, service.run_once())
         assert await state_of(fleet, parent) is State.WAITING_CHILDREN
         await done(fleet, clock, await take(fleet, MOVES))
         assert await state_of(fleet, parent) is State.WAITING

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.core import limits
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.dependencies import Need
 from penstock.core.errors import ServerError, StorageFailed
 from penstock.core.job import JobFlag, details_of
@@ -190,7 +190,7 @@ async def test_an_end_that_comes_before_the_push_that_asked_for_it_is_told_again
     parent = await push(fleet, queue=B, needs=(child.id,))
     assert await state(fleet, parent) is State.WAITING_CHILDREN
     await clock.advance(limits.relay_steps_ms[0])
-    await settle(100)
+    await yield_to_loop(100)
     assert await state(fleet, parent) is State.WAITING
     (need,) = await fleet.store.need_list(parent.id)
     assert (need.state, need.result) == (Need.DONE, b"7")
@@ -212,7 +212,7 @@ async def test_what_was_lost_is_found_by_an_audit(fleet: Any, clock: ManualClock
     await clock.advance(Auditor.every_ms // 2)
     assert await state(fleet, parent) is State.WAITING_CHILDREN
     await clock.advance(2 * Auditor.every_ms)
-    await settle(100)
+    await yield_to_loop(100)
     (need,) = await fleet.store.need_list(parent.id)
     assert (need.state, need.result, need.error) == {
         "completed": (Need.DONE, b"7", None),
@@ -278,7 +278,7 @@ async def test_random_flows_run_each_job_once_and_after_all_it_needs(tmp_path: P
                     assert number not in ran
                     ran.append(number)
                     assert await ack(fleet, found.job, str(number).encode()) is None
-                await settle(rand.choice([0, 5, 50]))
+                await yield_to_loop(rand.choice([0, 5, 50]))
                 await clock.advance(rand.choice([0, 10, 700]))
             if life == 3:
                 assert sorted(ran) == list(range(count))

@@ -56,7 +56,7 @@ class Cuttable:
         await self._operator.execute("select pg_terminate_backend(pid) from unnest($1::int[]) as u (pid)", self._pids)
         await until_lost(self.engine)
 
-    async def heal(self) -> None:
+    async def recover(self) -> None:
         await StoreRecovery(self.engine).run_once()
         assert self.engine.store.status().error is None
 
@@ -75,7 +75,7 @@ async def cuttable(shard: str, operator: asyncpg.Connection) -> AsyncIterator[Cu
 
 
 @pytest.fixture(autouse=True)
-def healed_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+def recovered_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StoreRecovery, "every_ms", 3_600_000)
 
 
@@ -84,7 +84,7 @@ async def test_an_idle_server_notices_that_its_connections_are_gone(shard: str, 
         await one.cut()
         with pytest.raises(StorageFailed, match="cannot be reached"):
             await push(one.engine)
-        await one.heal()
+        await one.recover()
         await push(one.engine)
 
 
@@ -93,19 +93,19 @@ async def test_what_may_have_happened_is_not_done_again(
 ) -> None:
     async def nobody_knows(store: PostgresStore, _finished: Finished, error: BaseException) -> None:
         store.lost(error)
-        await store_healed(store)
+        await recover_now(store)
 
-    async def store_healed(store: PostgresStore) -> None:
+    async def recover_now(store: PostgresStore) -> None:
         await operator.execute("drop trigger cut on journal")
-        healing.append(asyncio.create_task(store.heal()))
+        recovering.append(asyncio.create_task(store.recover()))
 
-    healing: list[asyncio.Task[bool]] = []
+    recovering: list[asyncio.Task[bool]] = []
     monkeypatch.setattr(PostgresStore, "was_committed", nobody_knows)
     async with engine_on(shard) as engine:
         await operator.execute(_CUT_AT_COMMIT)
         outcomes = await asyncio.gather(*(push(engine) for _ in range(3)), return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {OutcomeUnknown}
-        assert await healing[0]
+        assert await recovering[0]
         assert await operator.fetchval("select count(*) from jobs") == 0
 
 
@@ -192,7 +192,7 @@ async def test_events_that_others_commit_while_a_server_is_cut_off_are_heard_aft
         await push_many(other, 3)
         await one.cut()
         await push_many(other, 3)
-        await one.heal()
+        await one.recover()
         await push_many(other, 3)
         async with asyncio.timeout(60):
             while len(heard) < 10:
@@ -205,15 +205,15 @@ async def test_who_waits_for_an_end_is_told_although_the_server_was_cut_off_then
 ) -> None:
     async with engine_on(shard) as other, cuttable(shard, operator) as one:
         pushed = await push(other)
-        waiting = asyncio.create_task(one.engine.completions.wait("default", pushed.id, 30_000))
+        waiting = asyncio.create_task(one.engine.result_waiters.wait("default", pushed.id, 30_000))
         async with asyncio.timeout(60):
-            while not one.engine.completions.size:
+            while not one.engine.result_waiters.size:
                 await asyncio.sleep(0.01)
         await one.cut()
         (job,) = await claim_all(other)
         await ack(other, job, b'"done"')
-        await one.heal()
-        one.engine.healed()
+        await one.recover()
+        one.engine.handle_recovery()
         ending = await waiting
         assert ending is not None
         assert ending.completed

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from penstock.core.clock import ManualClock, settle
+from penstock.core.clock import ManualClock, yield_to_loop
 from penstock.core.events import EventKind
 from penstock.core.job import JobFlag, JobSpec
 from penstock.core.queue import QueueKey, StateCounts
@@ -47,16 +47,16 @@ async def test_turns_are_given_up_to_the_number_of_lanes_in_order() -> None:
         got.append(name)
 
     tasks = [asyncio.ensure_future(each) for each in (want("a"), want("b"), want("c"), want("d", alone=True), want("e"))]
-    await settle()
+    await yield_to_loop()
     assert got == ["a", "b"]
     turns.give_back()
-    await settle()
+    await yield_to_loop()
     assert got == ["a", "b", "c"]
     turns.give_back()
-    await settle()
+    await yield_to_loop()
     assert got == ["a", "b", "c"], "who wants to be alone waits for the last one, and nobody overtakes"
     turns.give_back()
-    await settle()
+    await yield_to_loop()
     assert got == ["a", "b", "c", "d"]
     turns.give_back()
     await asyncio.gather(*tasks)
@@ -66,12 +66,12 @@ async def test_who_gives_up_waiting_holds_up_nobody() -> None:
     turns = TransactionSlots(2)
     await turns.take()
     alone, behind = asyncio.ensure_future(turns.take(alone=True)), asyncio.ensure_future(turns.take())
-    await settle()
+    await yield_to_loop()
     alone.cancel()
     await asyncio.gather(behind, alone, return_exceptions=True)
     turns.give_back()
     alone = asyncio.ensure_future(turns.take(alone=True))
-    await settle()
+    await yield_to_loop()
     turns.give_back()  # it is let in, and gone before it hears of it
     alone.cancel()
     await asyncio.gather(alone, return_exceptions=True)
@@ -84,7 +84,7 @@ async def test_who_has_the_only_turn_can_keep_it_so() -> None:
     await turns.take()
     assert turns.stay_alone()
     other = asyncio.ensure_future(turns.take())
-    await settle()
+    await yield_to_loop()
     assert not other.done()
     turns.give_back()
     await other
@@ -141,7 +141,7 @@ async def test_a_new_queue_is_configured_although_another_transaction_is_under_w
 async def work_through(engine: Engine, queue: QueueKey, seen: list[int], pace: int = 0) -> None:
     """Push, take and acknowledge a few jobs, again and again. ``pace``: so that not everybody asks at the same moment."""
     for turn in range(ROUNDS):
-        await settle(3 * (pace + turn) % 17)
+        await yield_to_loop(3 * (pace + turn) % 17)
         await engine.run(Push(queue, [JobSpec(b"1", flags=JobFlag.REMOVE_ON_COMPLETE)] * 5))
         taken = await engine.run(Claim(queue, 5))
         assert len(taken) == 5, "whoever was answered finds what was pushed"
@@ -176,7 +176,7 @@ async def test_pushes_that_nobody_waits_for_stay_in_order(shard: str, lanes: Lan
         pushed: list[asyncio.Future[list[JobRecord]]] = []
         while not busy.done():
             pushed += [engine.run(Push(OTHER, [JobSpec(b"1")])) for _ in range(3)]
-            await settle(2 * len(pushed) % 11)
+            await yield_to_loop(2 * len(pushed) % 11)
             if len(pushed) % 30 == 0:
                 await pushed[-1]
         await busy
@@ -234,9 +234,9 @@ async def test_an_ack_in_time_is_heard_before_leases_are_judged(slow_time: Engin
     for turns in range(20):
         job = await claim_job(engine, lease_ms=1_000)
         others = [engine.run(Claim(QUEUE)) for _ in range(3)]  # they keep the main lane busy
-        await settle(turns)
+        await yield_to_loop(turns)
         word = engine.run(AckById([ClaimedJob(QUEUE, job.id)]))
-        await settle(turns % 3)
+        await yield_to_loop(turns % 3)
         await clock.advance(1_000)
         assert await word == [None]
         await asyncio.gather(*others)
@@ -253,7 +253,7 @@ async def test_who_waits_is_served_by_what_is_pushed_beside(shard: str, lanes: L
         served = 0
         while not busy.done():
             waiting = engine.run(Claim(OTHER, wait_ms=60_000))
-            await settle(served % 5)
+            await yield_to_loop(served % 5)
             job = await push(engine, queue=OTHER)
             async with asyncio.timeout(60):
                 assert [each.job.id for each in await waiting] == [job.id]

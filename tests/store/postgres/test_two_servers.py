@@ -271,7 +271,7 @@ async def waiter_in_line(engine: Engine) -> asyncio.Future[Any]:
     """Wait for a job, and return once nothing was found: the next look is booked for the end of the rate limit."""
     waiting = engine.run(Claim(QUEUE, wait_ms=20_000))
     async with asyncio.timeout(60):
-        while not engine.room.waiting(QUEUE):
+        while not engine.claim_waiters.waiting(QUEUE):
             await asyncio.sleep(0.01)
     return waiting
 
@@ -473,7 +473,7 @@ async def test_events_of_both_servers_are_heard_at_each_in_the_same_order(pair: 
 async def test_who_waits_for_an_end_is_told_although_it_happens_at_the_other_server(pair: Pair) -> None:
     a, b = pair
     pushed = await push(a)
-    waiting = asyncio.create_task(b.completions.wait("default", pushed.id, 30_000))
+    waiting = asyncio.create_task(b.result_waiters.wait("default", pushed.id, 30_000))
     (job,) = await claim_all(a)
     await ack(a, job, b'"done"')
     ending = await waiting
@@ -523,7 +523,7 @@ async def test_who_leaves_while_its_claim_is_being_committed_has_taken_nothing(
     async def finish_slowly(tx: PostgresTransaction) -> None:
         await finish(tx)
         if tx._store is b.store and not waiting.done():
-            abandon(b, caller) if leaves == "hangs up" else b.room._tired(caller)
+            abandon(b, caller) if leaves == "hangs up" else b.claim_waiters._wait_ended(caller)
 
     monkeypatch.setattr(PostgresTransaction, "_finish", finish_slowly)
     pushed = await push(a)

@@ -32,8 +32,8 @@ from penstock.core.timestamps import from_rfc3339, to_rfc3339
 from penstock.doors.batches import wire
 from penstock.doors.batches.leases import Leases
 from penstock.doors.http.body import BodyReader
+from penstock.doors.http.field_check import FieldCheck
 from penstock.doors.http.route import Plain, Route
-from penstock.doors.http.unknown import FieldCheck
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.push import PushAcross
 from penstock.engine.jobs.settle_by_id import AckById, ClaimedJob, NackById, RenewById

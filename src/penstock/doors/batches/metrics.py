@@ -56,9 +56,9 @@ class BatchesMetrics(Collector):
         health = GaugeMetricFamily("mqueue_shard_health", "1 while a shard takes writes.", labels=("shard", "type"))
         for number, shard in enumerate(self._store.journals):
             health.add_metric((str(number), shard.capabilities.name), int(shard.status().writable))
-            fast = self._engine.engines[number].fast
-            if fast is not None:
-                health.add_metric((str(number), "redis"), int(fast.is_reachable))
+            ready_cache = self._engine.engines[number].ready_cache
+            if ready_cache is not None:
+                health.add_metric((str(number), "redis"), int(ready_cache.is_reachable))
         yield health
 
     def _counters(self) -> Iterator[Metric]:
@@ -82,7 +82,7 @@ class BatchesMetrics(Collector):
             queue = self._store.queue_find(topic)
             if queue is not None:
                 engine = self._engine.of(topic)
-                set_aside = 0 if engine.fast is None else engine.fast.depth(topic)
+                set_aside = 0 if engine.ready_cache is None else engine.ready_cache.depth(topic)
                 ready.add_metric(topic, self._store.counts(queue).waiting + set_aside)
                 buffered.add_metric(topic, 0 if engine.buffer is None else engine.buffer.depth(topic))
         yield ready

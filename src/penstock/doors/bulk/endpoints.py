@@ -18,9 +18,9 @@ class BulkEndpoints:
     """Builds all bulk handlers, which share one BulkService."""
 
     def __init__(self, config: Config, engine: EngineApi) -> None:
-        self.office = BulkService(config, engine)
-        self.snapshots = SnapshotHandlers(engine, self.office, config.bulk_snapshot_ms)
-        self._journal = JournalHandlers(engine, self.office, config.bulk_journal_rows)
+        self.service = BulkService(config, engine)
+        self.snapshots = SnapshotHandlers(engine, self.service, config.bulk_snapshot_ms)
+        self._journal = JournalHandlers(engine, self.service, config.bulk_journal_rows)
 
     def routes(self) -> list[Route]:
         """Return all routes under ``/bulk``."""
@@ -29,4 +29,4 @@ class BulkEndpoints:
     async def close(self) -> None:
         """Stop the work in progress, and remove all files."""
         self.snapshots.close()
-        await self.office.close()
+        await self.service.close()

@@ -119,8 +119,8 @@ HEARTBEAT: Final = BodyReader(GroupHeartbeatBody)
 class GroupHandlers(BulkDoor):
     """One method per route."""
 
-    def __init__(self, engine: EngineApi, groups: ConsumerGroups, office: BulkService) -> None:
-        super().__init__(engine, office)
+    def __init__(self, engine: EngineApi, groups: ConsumerGroups, service: BulkService) -> None:
+        super().__init__(engine, service)
         self._groups = groups
 
     async def claim(self, req: Request, group: str) -> EpochClaimReply:
@@ -144,7 +144,7 @@ class GroupHandlers(BulkDoor):
         if query.split >= query.splits:
             raise InvalidInput("split must be below splits: it is counted from 0")
         wanted = await self._groups.read(namespace, group, query.epoch, query.split, query.splits)
-        made = await self.office.answer(
+        made = await self.service.answer(
             "epoch",
             sources=[each.store.source for each in self.engine.engines],
             namespace=namespace,

@@ -26,8 +26,8 @@ _AT: Final = BodyReader(wire.JournalAtQuery)
 class JournalHandlers(BulkDoor):
     """``GET /bulk`` and ``/bulk/journal``. ``rows_max``: the most events of one read."""
 
-    def __init__(self, engine: EngineApi, office: BulkService, rows_max: int) -> None:
-        super().__init__(engine, office)
+    def __init__(self, engine: EngineApi, service: BulkService, rows_max: int) -> None:
+        super().__init__(engine, service)
         self._rows_max = rows_max
 
     async def overview(self, req: Request) -> wire.BulkReply:
@@ -36,10 +36,10 @@ class JournalHandlers(BulkDoor):
         for number in range(len(self.engine.engines)):
             engine = self.shard(number)
             # The order matters: the first kept event can only move up, and so can the first event that is not durable.
-            history, vouched, following = engine.store.history, engine.journal_vouched, await engine.store.journal_end()
+            history, durable_up_to, following = engine.store.history, engine.durable_up_to, await engine.store.journal_end()
             if engine.store.capabilities.is_shared:  # events of another server are durable, too
-                vouched = following
-            shards.append(wire.ShardPlace(number, await _first_kept(engine.store), following, vouched, str(history)))
+                durable_up_to = following
+            shards.append(wire.ShardPlace(number, await _first_kept(engine.store), following, durable_up_to, str(history)))
         return wire.BulkReply(shards, self.engine.clock.now_ms(), __version__)
 
     async def read(self, req: Request) -> File:
@@ -56,7 +56,7 @@ class JournalHandlers(BulkDoor):
         first = await _first_kept(engine.store)
         if seq < first:
             raise JournalGone(f"The journal is kept from {first} on, and {seq} was asked for.", first=first)
-        made = await self.office.answer(
+        made = await self.service.answer(
             "journal",
             source=engine.store.source,
             shard=query.shard,
@@ -73,11 +73,11 @@ class JournalHandlers(BulkDoor):
             raise InvalidInput(f"timestamp is ms since 1970, up to {limits.timestamp_ms_max}")
         engine = self.shard(query.shard)
         following = engine.store.journal_next
-        found = await self.office.processes.run("journal_at", source=engine.store.source, at_ms=query.timestamp)
+        found = await self.service.processes.run("journal_at", source=engine.store.source, at_ms=query.timestamp)
         return wire.JournalAtReply(following if found is None else found)
 
     def _range(self, engine: ShardApi, query: wire.JournalQuery) -> tuple[int, int]:
-        seq, to, durable = query.from_, query.to, engine.journal_vouched
+        seq, to, durable = query.from_, query.to, engine.durable_up_to
         if not 0 <= seq <= limits.journal_seq_max:
             raise InvalidInput("from must be the number of an event: 1 or more. See GET /bulk for what there is.")
         if to is None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.engine.bulk.consumer_groups import ConsumerGroups, GroupStatus
 
 #: How long the figures are reused. More frequent scrapes get the same figures.
-LOOK_MS: Final = 1_000
+CHECK_MS: Final = 1_000
 _LABELS: Final = ("namespace", "group")
 
 
@@ -28,14 +28,14 @@ class GroupMetrics:
         self._groups = groups
         self._clock = clock
         self._standings: list[GroupStatus] = []
-        self._looked_at: int | None = None
+        self._checked_at: int | None = None
 
     async def look(self) -> None:
         """Update the figures of all groups. If this fails, no group has metrics."""
         now = self._clock.steady_ms()
-        if self._looked_at is not None and now - self._looked_at < LOOK_MS:
+        if self._checked_at is not None and now - self._checked_at < CHECK_MS:
             return
-        self._looked_at = now
+        self._checked_at = now
         try:
             self._standings = await self._groups.standings(None)
         except ServerError:

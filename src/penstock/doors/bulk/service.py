@@ -102,9 +102,9 @@ def check_history(shard: int, store: Store, expected: str) -> None:
 class BulkDoor:
     """Base class of the handlers."""
 
-    def __init__(self, engine: EngineApi, office: BulkService) -> None:
+    def __init__(self, engine: EngineApi, service: BulkService) -> None:
         self.engine = engine
-        self.office = office
+        self.service = service
 
     @staticmethod
     def namespace(req: Request) -> str:

@@ -54,8 +54,8 @@ class _Snapshot:
 class SnapshotHandlers(BulkDoor):
     """``/bulk/snapshots``. ``kept_ms``: how long a snapshot is kept after its last use."""
 
-    def __init__(self, engine: EngineApi, office: BulkService, kept_ms: int) -> None:
-        super().__init__(engine, office)
+    def __init__(self, engine: EngineApi, service: BulkService, kept_ms: int) -> None:
+        super().__init__(engine, service)
         self._kept_ms = kept_ms
         self._kept: dict[str, _Snapshot] = {}
         self._making: dict[str, int] = {}  #: snapshots in progress, by namespace
@@ -91,13 +91,13 @@ class SnapshotHandlers(BulkDoor):
         return _GONE
 
     async def _take(self, namespace: str, wanted: JobsWanted, rows_per_part: int) -> wire.SnapshotReply:
-        spool, clock = self.office.spool, self.office.clock
+        spool, clock = self.service.spool, self.service.clock
         taken_at = clock.now_ms()
         snapshot = _Snapshot(namespace, spool.directory())
         try:
             for number in range(len(self.engine.engines)):
                 source = self.shard(number).store.source
-                made = await self.office.processes.run(
+                made = await self.service.processes.run(
                     "snapshot",
                     spool,
                     source=source,
@@ -131,8 +131,8 @@ class SnapshotHandlers(BulkDoor):
 
         A program like Spark does not report when it has finished with a snapshot.
         """
-        while (is_full := self._is_full(namespace)) or self.office.spool.is_tight:
-            before_ms = self.office.clock.steady_ms() - limits.bulk_fetched_ms
+        while (is_full := self._is_full(namespace)) or self.service.spool.is_tight:
+            before_ms = self.service.clock.steady_ms() - limits.bulk_fetched_ms
             fetched = [
                 (each.namespace != namespace, each.used_at, name)
                 for name, each in self._kept.items()
@@ -160,30 +160,30 @@ class SnapshotHandlers(BulkDoor):
 
     def _use(self, name: str, snapshot: _Snapshot) -> None:
         """Extend the life of a snapshot, because it is used."""
-        clock = self.office.clock
+        clock = self.service.clock
         snapshot.used_at = clock.steady_ms()
         if snapshot.alarm is None:
-            snapshot.alarm = clock.call_at(snapshot.used_at + self._kept_ms, lambda: self._look(name, snapshot))
+            snapshot.alarm = clock.call_at(snapshot.used_at + self._kept_ms, lambda: self._check_use(name, snapshot))
 
-    def _look(self, name: str, snapshot: _Snapshot) -> None:
+    def _check_use(self, name: str, snapshot: _Snapshot) -> None:
         """Remove a snapshot if it is unused for ``kept_ms``; else set the next check."""
         snapshot.alarm = None
         if self._kept.get(name) is not snapshot:
             return
         expires_at = snapshot.used_at + self._kept_ms
-        if self.office.clock.steady_ms() >= expires_at:
+        if self.service.clock.steady_ms() >= expires_at:
             task = asyncio.get_running_loop().create_task(self._remove(name), name="penstock-bulk-remove")
             self._removing.add(task)
             task.add_done_callback(self._removing.discard)
         else:
-            snapshot.alarm = self.office.clock.call_at(expires_at, lambda: self._look(name, snapshot))
+            snapshot.alarm = self.service.clock.call_at(expires_at, lambda: self._check_use(name, snapshot))
 
     async def _remove(self, name: str) -> None:
         snapshot = self._kept.pop(name, None)
         if snapshot is not None:
             if snapshot.alarm is not None:
                 snapshot.alarm.cancel()
-            await self.office.spool.remove(snapshot.directory, snapshot.bytes)
+            await self.service.spool.remove(snapshot.directory, snapshot.bytes)
 
     def close(self) -> None:
         """Drop all snapshots; their files are removed with the spool."""

@@ -87,9 +87,9 @@ STAGE: Final = BodyReader(StageQuery)
 class StageHandlers:
     """One method per route."""
 
-    def __init__(self, engine: EngineApi, stages: StagedWrites, office: BulkService) -> None:
+    def __init__(self, engine: EngineApi, stages: StagedWrites, service: BulkService) -> None:
         self._store = engine.store
-        self._office = office
+        self._service = service
         self._stages = stages
 
     async def stage(self, req: Request, txn: str) -> StagedReply:
@@ -98,7 +98,7 @@ class StageHandlers:
         constants = req.query()
         part = STAGE.parse_query(req).part
         constants.pop("part", None)
-        packed = await self._office.pack(await req.body(limits.stage_bytes_max), constants)
+        packed = await self._service.pack(await req.body(limits.stage_bytes_max), constants)
         for queue in dict.fromkeys(each.queue for each in packed):
             if self._store.queue_find(QueueKey(namespace, queue)) is None:
                 check_queue_name(queue)

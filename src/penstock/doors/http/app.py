@@ -17,15 +17,15 @@ from penstock.access.authenticator import shown_in
 from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
 from penstock.core.addresses import network_of
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.errors import HeadRefused, RateLimited, RouteNotFound, ServerError, TargetTooLong, TooMany, Unauthorized
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.core.time_slices import in_slices
 from penstock.doors.http.errors import CODE_HEADER, body_of, headers_of, status_of
+from penstock.doors.http.field_check import WARNING_HEADER
 from penstock.doors.http.request import Bodies, Request, head_bytes
 from penstock.doors.http.route import JSON, PLAIN, File, Plain, Route, Stream
 from penstock.doors.http.router import Router
-from penstock.doors.http.unknown import WARNING_HEADER
 from penstock.doors.json_parts import is_long, lists_of, part_steps
 from penstock.doors.net.raw_sockets import ends_of
 
@@ -243,7 +243,7 @@ class HttpApp:
             transport = proto.response_stream(200, [*headers, ("content-length", str(size))])
             for part in parts:
                 await transport.send_bytes(part)
-                await settle(1)
+                await yield_to_loop(1)
         return True
 
     async def _may_send(self, request: Request, writer: AnswerWriter, route: Route, size: int) -> bool:

@@ -9,9 +9,9 @@ import msgspec
 
 from penstock.core import limits
 from penstock.doors.http.errors import CODE_HEADER, ErrorReply
+from penstock.doors.http.field_check import WARNING_HEADER
 from penstock.doors.http.route import JSON, Route
 from penstock.doors.http.schemas import query_parameters
-from penstock.doors.http.unknown import WARNING_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -47,8 +47,8 @@ class _Overview(msgspec.Struct):
 class InsightHandlers(BulkDoor):
     """One method per route. ``lake``: its location; empty: there is none."""
 
-    def __init__(self, engine: EngineApi, office: BulkService, groups: ConsumerGroups, lake: str) -> None:
-        super().__init__(engine, office)
+    def __init__(self, engine: EngineApi, service: BulkService, groups: ConsumerGroups, lake: str) -> None:
+        super().__init__(engine, service)
         self._groups = groups
         self._lake = lake
 
@@ -103,10 +103,10 @@ class InsightHandlers(BulkDoor):
         return Plain((await self._ask(name, question))["body"], JSON)
 
     async def _ask(self, name: str, question: dict[str, Any]) -> Any:
-        return await self.office.processes.run("insight", **self._task(name, question))
+        return await self.service.processes.run("insight", **self._task(name, question))
 
     async def _file(self, name: str, question: dict[str, Any]) -> File:
-        made = await self.office.answer("insight", **self._task(name, question))
+        made = await self.service.answer("insight", **self._task(name, question))
         return File(made["path"], ARROW, made["bytes"], ((ROWS_HEADER, str(made["rows"])),))
 
     def _task(self, name: str, question: dict[str, Any]) -> dict[str, Any]:
@@ -128,11 +128,11 @@ class InsightHandlers(BulkDoor):
         for number, engine in enumerate(self.engine.engines):
             read_to = offsets.get(str(number))
             if read_to is not None:
-                history, vouched = str(engine.store.history), engine.journal_vouched
+                history, durable_up_to = str(engine.store.history), engine.durable_up_to
                 replaced = histories.get(str(number), history) != history
                 if not engine.store.capabilities.is_shared:  # else another server may have newer events
-                    replaced = replaced or read_to > vouched
-                found.append(wire.LagRow(number, read_to, vouched, max(0, vouched - read_to), replaced))
+                    replaced = replaced or read_to > durable_up_to
+                found.append(wire.LagRow(number, read_to, durable_up_to, max(0, durable_up_to - read_to), replaced))
         return found
 
     def routes(self) -> list[Route]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from penstock.core import limits
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.errors import (
     InvalidInput,
     JobNotFound,
@@ -103,7 +103,7 @@ class JobsDoor:
             views: list[T] = []
             for start in range(0, len(found), limits.view_slice_jobs):
                 if start:
-                    await settle(1)
+                    await yield_to_loop(1)
                     await self.engine.share.give_way()
                 views += [view(job, payload) for job, payload in found[start : start + limits.view_slice_jobs]]
             return views

@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core import limits
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.events import PAYLOAD_KINDS, EventKind, queue_event
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.doors.jobs.event_rendering import OutgoingEvent
@@ -111,7 +111,7 @@ class EventHub:
             self._wanted[kind.value] = self._wanted.get(kind.value, 0) + 1
         reader.kinds = kinds
         if self._readers and self._end is None:
-            self._end = self._feed.listen(self._hear)
+            self._end = self._feed.listen(self._handle_block)
         elif not self._readers and self._end is not None:
             self._end()
             self._end = None
@@ -157,7 +157,7 @@ class EventHub:
         """Return what a reader of a namespace must wait for before it is sent events (None: nothing)."""
         return None if self._share is None else self._share.background.begin(namespace)
 
-    def _hear(self, block: JournalBlock) -> None:
+    def _handle_block(self, block: JournalBlock) -> None:
         added: dict[str, deque[tuple[JournalBlock, int]]] = {}
         for index, event in enumerate(block.events):
             if event[0] in self._readers:
@@ -199,7 +199,7 @@ class EventHub:
                         await self._share.give_way(namespace)
                     messages = limits.fan_out_waited_messages if self._shared else limits.fan_out_turn_messages
                     self._pass_on_some(namespace, messages)
-                    await settle(1)
+                    await yield_to_loop(1)
         finally:
             self._task = None
             if self._share is not None:

@@ -14,9 +14,9 @@ from penstock.core.job import details_of
 from penstock.core.lifecycle import Arrow
 from penstock.core.time_slices import in_slices
 from penstock.doors.http.body import BodyReader
+from penstock.doors.http.field_check import FieldCheck
 from penstock.doors.http.long_poll import PullWaits, claim_for
 from penstock.doors.http.route import Route
-from penstock.doors.http.unknown import FieldCheck
 from penstock.doors.jobs.base import JobsDoor, hold, holds, in_other_words
 from penstock.doors.jobs.mapping import (
     STATE_NAMES,

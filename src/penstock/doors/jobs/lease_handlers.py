@@ -9,7 +9,7 @@ from penstock.doors.http.route import Route
 from penstock.doors.jobs.base import ABOUT_THE_JOB, JobsDoor, holds, in_words
 from penstock.doors.jobs.job_handlers import NOT_ALIVE
 from penstock.doors.jobs.wire import replies, requests
-from penstock.engine.jobs.lease_waiters import CheckLeases
+from penstock.engine.jobs.check_leases import CheckLeases
 from penstock.engine.jobs.loss_alerts import LossAlert
 
 if TYPE_CHECKING:

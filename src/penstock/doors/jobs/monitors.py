@@ -34,7 +34,7 @@ STATS_EVERY_MS: Final = 5_000
 HEALTH_EVERY_MS: Final = 10_000
 STORAGE_EVERY_MS: Final = 30_000
 WARN_EVERY_MS: Final = 5_000
-IDLE_LOOK_EVERY_MS: Final = 1_000
+IDLE_CHECK_EVERY_MS: Final = 1_000
 
 
 class Thresholds(NamedTuple):
@@ -116,11 +116,11 @@ class Monitors:
             Pulse(self, (Kind.STORAGE_STATUS,), STORAGE_EVERY_MS, self._storage),
         ]
         if thresholds.idle_ms:
-            self._pulses.append(Pulse(self, (Kind.QUEUE_IDLE,), IDLE_LOOK_EVERY_MS, self._look_for_idle))
+            self._pulses.append(Pulse(self, (Kind.QUEUE_IDLE,), IDLE_CHECK_EVERY_MS, self._look_for_idle))
         if thresholds.memory_mb or thresholds.storage_mb:
             kinds = (Kind.SERVER_MEMORY_WARNING, Kind.STORAGE_SIZE_WARNING)
             self._pulses.append(Pulse(self, kinds, WARN_EVERY_MS, self._warn))
-        hub.on_block.append(self._look)
+        hub.on_block.append(self._note_queues)
         hub.on_wish.append(self._tend)
 
     def _tend(self) -> None:
@@ -137,7 +137,7 @@ class Monitors:
 
     # Queues.
 
-    def _look(self, block: JournalBlock) -> None:
+    def _note_queues(self, block: JournalBlock) -> None:
         """Record the queues in which something has happened."""
         if not block.seq:
             return

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
 
-LOOK_EVERY_MS: Final = 100
+CHECK_EVERY_MS: Final = 100
 _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
@@ -30,12 +30,12 @@ class ReaderLag:
     def waiting(self, client: str) -> int:
         """Return the bytes that wait for a client, given as ``address:port``; 0 if the system does not show them."""
         steady = self._clock.steady_ms()
-        if self._read_at is None or steady - self._read_at >= LOOK_EVERY_MS:
+        if self._read_at is None or steady - self._read_at >= CHECK_EVERY_MS:
             self._read_at = steady
-            self._bytes = self._look()
+            self._bytes = self._read_tables()
         return self._bytes.get(_key(client), 0)
 
-    def _look(self) -> dict[str, int]:
+    def _read_tables(self) -> dict[str, int]:
         found: dict[str, int] = {}
         for table in self._tables:
             if table.exists():

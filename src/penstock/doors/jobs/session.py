@@ -70,9 +70,9 @@ class JobsSession:
         #: share.
         self.admit: Callable[[str], None] = _admit_all
         self.identity = gate.anybody if gate.is_open else identity
-        self._knocking = asyncio.Event()  #: set unless a token is being checked
-        self._knocking.set()
-        self._at_door = 0  #: commands that wait for the check of a token
+        self._token_checked = asyncio.Event()  #: set unless a token is being checked
+        self._token_checked.set()
+        self._awaiting_token = 0  #: commands that wait for the check of a token
         self._held: dict[int | str, int | None] = {}
         self.at_end: dict[str, Callable[[], object]] = {}  #: called when the client has disconnected; by name
         self.events: QueueEvents | None = None  #: sends events to the client, if its connection supports that
@@ -123,7 +123,7 @@ class JobsSession:
             if not self._under_way:
                 self._idle.set()
 
-    def hang_up(self) -> None:
+    def mark_disconnected(self) -> None:
         """Record that the client has disconnected: all waits for it end."""
         self.gone.set()
 
@@ -133,7 +133,7 @@ class JobsSession:
         They are ready again at once, unchanged, and no attempt is counted. Jobs that were pulled with ``detach`` stay
         leased.
         """
-        self.hang_up()
+        self.mark_disconnected()
         await self._idle.wait()
         for undo in list(self.at_end.values()):
             undo()
@@ -151,16 +151,16 @@ class JobsSession:
 
     async def show_token(self, token: str, namespace: str | None = None) -> None:
         """Authenticate the client with a token, and choose the namespace of its commands. Raises Unauthorized."""
-        self._knocking.clear()
+        self._token_checked.clear()
         try:
             identity = await self.gate.identify(token)
         except Unauthorized as error:
             raise Unauthorized("Invalid token" if str(error) == str(Unauthorized()) else str(error)) from None
         finally:
-            self._knocking.set()
+            self._token_checked.set()
         if namespace is not None and namespace != self.namespace:
             if (
-                self._held or self.at_end or self._under_way - self._at_door > 1
+                self._held or self.at_end or self._under_way - self._awaiting_token > 1
             ):  # these belong to the namespace in which they were made
                 raise InvalidInput("Choose the namespace before anything else is done on this connection")
         else:
@@ -188,11 +188,11 @@ class JobsSession:
             raise InvalidInput("Invalid command")
         entry = self._table.get(name)
         if not self.gate.is_open and (entry is None or not entry.public):
-            self._at_door += 1
+            self._awaiting_token += 1
             try:
-                await self._knocking.wait()  # commands after an Auth may depend on it
+                await self._token_checked.wait()  # commands after an Auth may depend on it
             finally:
-                self._at_door -= 1
+                self._awaiting_token -= 1
             self.check(*((Right.NONE, False) if entry is None else (entry.right, entry.is_for_all(message))))
         if self._logs_commands:
             log.debug("command", name=name[: limits.command_name_chars_max], of=message.get("queue"), client=self.client)

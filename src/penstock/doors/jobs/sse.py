@@ -21,7 +21,7 @@ from penstock.doors.http.route import Plain, Route, Stream
 from penstock.doors.jobs import event_rendering
 from penstock.doors.jobs.base import JobsDoor
 from penstock.doors.jobs.event_hub import EventHub, EventReader
-from penstock.doors.jobs.reader_lag import LOOK_EVERY_MS, ReaderLag
+from penstock.doors.jobs.reader_lag import CHECK_EVERY_MS, ReaderLag
 from penstock.doors.jobs.wire.requests import EventsQuery
 from penstock.doors.net.send_queue import SendQueue
 
@@ -41,7 +41,7 @@ RETRY_MS: Final = 3_000
 HEARTBEAT_MS: Final = 30_000
 _HEARTBEAT: Final = b":heartbeat\n\n"
 #: After this many bytes it is checked whether the client has read them.
-_LOOK_AFTER_BYTES: Final = limits.reader_buffer_bytes_max // 4
+_CHECK_AFTER_BYTES: Final = limits.reader_buffer_bytes_max // 4
 
 
 class StreamHandlers(JobsDoor):
@@ -296,12 +296,12 @@ class EventStream:
         data = b"".join(messages)
         await self._transport.send_bytes(data)
         self._unseen_bytes += len(data)
-        if self._unseen_bytes >= _LOOK_AFTER_BYTES:
+        if self._unseen_bytes >= _CHECK_AFTER_BYTES:
             until = self._clock.steady_ms() + limits.reader_stuck_ms_max
             while self._door.queues.waiting(self._req.scope.client):
                 if self._clock.steady_ms() >= until:
                     raise RuntimeError("the client does not read")
-                await pause(self._clock, LOOK_EVERY_MS)
+                await pause(self._clock, CHECK_EVERY_MS)
             self._unseen_bytes = 0
 
     def _beat(self) -> None:

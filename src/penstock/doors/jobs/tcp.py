@@ -169,7 +169,7 @@ class TcpConnection(asyncio.Protocol):
     def finish(self) -> None:
         """Accept no more frames, finish the received ones, then close."""
         self._ending = True
-        self._session.hang_up()
+        self._session.mark_disconnected()
         if self._session.events is not None:
             self._session.events.close()
         for alarm in (self._alarm, self._hurry):
@@ -388,9 +388,9 @@ class TcpConnection(asyncio.Protocol):
     def _watch(self) -> None:
         """Check again when the frame that is arriving should be complete, or at least longer."""
         until = self._heard_at + limits.frame_idle_ms_max
-        self._alarm = self._listener.clock.call_at(until, self._look)
+        self._alarm = self._listener.clock.call_at(until, self._check_silence)
 
-    def _look(self) -> None:
+    def _check_silence(self) -> None:
         self._alarm = None
         if self._ending or not self._parser.partial:
             return

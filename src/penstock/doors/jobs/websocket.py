@@ -72,7 +72,7 @@ class CommandSession(Protocol):
     async def handle_text(self, message: TextMessage) -> bytes:
         """Run a command and return its reply, as JSON. Never raises."""
 
-    def hang_up(self) -> None:
+    def mark_disconnected(self) -> None:
         """Record that the client has disconnected: all waits for it end."""
 
     async def close(self) -> None:
@@ -207,7 +207,7 @@ class Socket(WebSocket):
         self._door.hub.want(self._reader, frozenset())
         if self._alarm is not None:
             self._alarm.cancel()
-        self._session.hang_up()
+        self._session.mark_disconnected()
         self._finishing = True
         for each in self._reserving:
             each.cancel()
@@ -238,7 +238,7 @@ class Socket(WebSocket):
 
     # Receiving.
 
-    async def hear(self, data: bytes | str) -> None:
+    async def handle_frame(self, data: bytes | str) -> None:
         """Run a command, or change the subscriptions of the client."""
         try:
             message = TextMessage(data)

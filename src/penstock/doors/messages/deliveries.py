@@ -71,7 +71,7 @@ class Deliveries:
         self._all: dict[int, OpenDelivery] = {}
         self._out: dict[int, int] = {}  #: by message id: the token of the open delivery
         self._unsure: dict[int, bool] = {}  #: tokens of deliveries to check; True: an ack or nack was received
-        self._looking: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
         self._stop_listening: Callable[[], None] | None = None
 
     def __len__(self) -> int:
@@ -82,12 +82,12 @@ class Deliveries:
         self._all[token] = OpenDelivery(job_id, holder)
         self._out[job_id] = token
         if self._stop_listening is None:
-            self._stop_listening = self._engine.feed.listen(self._hear)
+            self._stop_listening = self._engine.feed.listen(self._handle_block)
 
     def came_back(self, token: int) -> None:
         """Record that the visibility timeout of a delivery is over. The delivery is checked, and a late ack still counts."""
         self._not_out(token)
-        self._look_into(token, spoken_of=False)
+        self._mark_unsure(token, spoken_of=False)
 
     def remove(self, token: int) -> None:
         """Remove a delivery. It is safe to call this twice."""
@@ -109,28 +109,28 @@ class Deliveries:
             self._stop_listening()
             self._stop_listening = None
 
-    def _hear(self, block: JournalBlock) -> None:
+    def _handle_block(self, block: JournalBlock) -> None:
         for event in block.events:
             token = self._out.get(event[2])
             if token is not None and event[0] in _ENDS:
-                self._look_into(token, spoken_of=event[0] in _WORDS)
+                self._mark_unsure(token, spoken_of=event[0] in _WORDS)
 
-    def _look_into(self, token: int, *, spoken_of: bool) -> None:
+    def _mark_unsure(self, token: int, *, spoken_of: bool) -> None:
         """Check whether a delivery is over. ``spoken_of``: if it is over, this shows that its consumer is alive."""
         if token in self._all:
             self._unsure[token] = spoken_of or self._unsure.get(token, False)
-            if self._looking is None:
-                self._looking = asyncio.get_running_loop().create_task(self._look(), name="penstock-deliveries")
+            if self._checking is None:
+                self._checking = asyncio.get_running_loop().create_task(self._check_unsure(), name="penstock-deliveries")
 
-    async def _look(self) -> None:
+    async def _check_unsure(self) -> None:
         try:
             while self._unsure:
                 some = [(token, self._unsure.pop(token)) for token in list(self._unsure)[:READ_AT_ONCE]]
-                await asyncio.gather(*(self._look_at(token, spoken_of=spoken_of) for token, spoken_of in some))
+                await asyncio.gather(*(self._check_delivery(token, spoken_of=spoken_of) for token, spoken_of in some))
         finally:
-            self._looking = None
+            self._checking = None
 
-    async def _look_at(self, token: int, *, spoken_of: bool) -> None:
+    async def _check_delivery(self, token: int, *, spoken_of: bool) -> None:
         delivery = self._all.get(token)
         if delivery is None:
             return

@@ -83,10 +83,10 @@ class PushDispatcher:
         """Start the pushers. It is safe to call this twice."""
         if self._stopped:
             self._stopped = False
-            self._subscriptions = [signal.subscribe(self._look) for signal in self._signals()]
-            self._look()
+            self._subscriptions = [signal.subscribe(self._serve_subscriptions) for signal in self._signals()]
+            self._serve_subscriptions()
 
-    def hush(self) -> None:
+    def stop_claiming(self) -> None:
         """Claim no more messages. Pushes in progress continue."""
         if not self._stopped:
             self._stopped = True
@@ -98,7 +98,7 @@ class PushDispatcher:
 
     async def stop(self) -> None:
         """Give pushes in progress a short time, cancel the rest, and release their messages. Calling it twice is safe."""
-        self.hush()
+        self.stop_claiming()
         await asyncio.gather(*(pusher.stop() for pusher in list(self._leaving)))
 
     def _signals(self) -> list[Signal[[]]]:
@@ -114,7 +114,7 @@ class PushDispatcher:
             )
         ]
 
-    def _look(self) -> None:
+    def _serve_subscriptions(self) -> None:
         wanted = {
             subscription.id: (queue.key, subscription)
             for engine in self.engine.engines
@@ -138,12 +138,12 @@ class PushDispatcher:
 class Pusher:
     """Serves one subscription. Several messages are pushed at the same time, so that a slow one delays few others."""
 
-    def __init__(self, office: PushDispatcher, queue: QueueKey, subscription: PushSubscription) -> None:
-        self._office = office
-        self._engine = office.engine
+    def __init__(self, dispatcher: PushDispatcher, queue: QueueKey, subscription: PushSubscription) -> None:
+        self._dispatcher = dispatcher
+        self._engine = dispatcher.engine
         self._queue = queue
         self._subscription = subscription
-        self._taker = ConsumerClaim(office.engine, queue)
+        self._taker = ConsumerClaim(dispatcher.engine, queue)
         self._pushing: dict[asyncio.Task[None], LeaseRef] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -190,10 +190,10 @@ class Pusher:
         if free <= 0:
             await asyncio.wait(self._pushing, return_when=asyncio.FIRST_COMPLETED)
             return
-        visible_ms = self._office.places.rules_of(self._queue).visibility_timeout_ms
-        lease_ms = max(visible_ms, self._office.rules.timeout_ms + limits.push_margin_ms)
+        visible_ms = self._dispatcher.places.rules_of(self._queue).visibility_timeout_ms
+        lease_ms = max(visible_ms, self._dispatcher.rules.timeout_ms + limits.push_margin_ms)
         for delivery in await self._taker.take(free, lease_ms):
-            self._office.tally.of(self._queue).consumed += 1
+            self._dispatcher.tally.of(self._queue).consumed += 1
             task = asyncio.get_running_loop().create_task(self._push(delivery, lease_ms))
             self._pushing[task] = LeaseRef(delivery.job.id, delivery.job.token)
             task.add_done_callback(self._pushed)
@@ -205,7 +205,7 @@ class Pusher:
 
     async def _push(self, delivery: Delivery, lease_ms: int) -> None:
         """Push a message once, and store the result. ``lease_ms``: the duration of its lease."""
-        subscription, tally = self._subscription, self._office.tally.of(self._queue)
+        subscription, tally = self._subscription, self._dispatcher.tally.of(self._queue)
         hold = LeaseRef(delivery.job.id, delivery.job.token)
         body = _encode(view_of(self._queue, delivery))
         del delivery  # free the memory: a large body may be in transit for a while
@@ -213,7 +213,7 @@ class Pusher:
         if subscription.secret:
             headers |= dict.fromkeys(SIGNATURES, f"sha256={sign(subscription.secret, body)}")
         try:
-            posting = self._office.post.post(subscription.url, headers, body, namespace=self._queue.namespace)
+            posting = self._dispatcher.post.post(subscription.url, headers, body, namespace=self._queue.namespace)
             status = await self._while_leased(hold, lease_ms, posting)
         except NotDelivered as reason:
             status, error = 0, str(reason)
@@ -224,7 +224,7 @@ class Pusher:
                 tally.acked += 1
             return
         final = 400 <= status < 500 and status != _TOO_MANY_REQUESTS
-        plan_ms = self._office.rules.retry_delays_ms
+        plan_ms = self._dispatcher.rules.retry_delays_ms
         log.debug("a push failed", **self._who(), message=to_ulid(int(hold.ref)), error=error)
         if await self._say(Nack(self._queue.namespace, [hold], error, final=final, plan_ms=plan_ms)):
             tally.nacked += 1

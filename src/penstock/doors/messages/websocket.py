@@ -120,15 +120,15 @@ class Consumers:
         self._pool.enter(namespace)
         return Consumer(self, scope, proto, key, identity, client=client, window=window)
 
-    def hush(self) -> None:
+    def stop_claiming(self) -> None:
         """Claim no more messages, because the server stops."""
         self._connections.shut()
         for consumer in self._connections:
-            consumer.hush()
+            consumer.stop_claiming()
 
     async def close(self) -> None:
         """Close all connections, and release their messages."""
-        self.hush()
+        self.stop_claiming()
         await self._connections.close()
 
 
@@ -192,7 +192,7 @@ class Consumer(WebSocket):
         self._expiry: Expiry | None = None
         self._feeding: asyncio.Task[None] | None = None
 
-    def hush(self) -> None:
+    def stop_claiming(self) -> None:
         """Claim no more messages."""
         self._taker.stop()
         self._freed.set()
@@ -324,7 +324,7 @@ class Consumer(WebSocket):
 
     # Frames from the client.
 
-    async def hear(self, data: bytes | str) -> None:
+    async def handle_frame(self, data: bytes | str) -> None:
         """Handle a frame of the client. An error is sent before the messages for which the frame makes room."""
         await self._take(_word_in(data))
         self.spoke()

@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from penstock.core import limits
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
@@ -54,7 +54,7 @@ class LoopShare:
         try:
             if self._next < _WOKEN_MAX and not self._line:
                 self._next += 1
-                await settle(1)
+                await yield_to_loop(1)
             else:
                 mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 self._line.append(mine)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _OPEN: Final = Path("/proc/self/fd")
 #: All sockets are scanned at most this often.
-LOOK_EVERY_MS: Final = 1_000
+CHECK_EVERY_MS: Final = 1_000
 #: Offset in TCP_INFO of the number of bytes that the peer has acknowledged.
 _BYTES_ACKED_AT: Final = 120
 _BYTES_ACKED: Final = struct.Struct("=Q")
@@ -80,8 +80,8 @@ class RawSockets:
         #: ends only if a client uses one port for connections to several addresses of this machine, and the listener has all
         #: of them.
         self._numbers: dict[str, list[int]] = {}
-        self._looked_at: int | None = None
-        self._looking: asyncio.Future[None] | None = None
+        self._checked_at: int | None = None
+        self._checking: asyncio.Future[None] | None = None
         self.arriving: ArrivingMessages | None = None  #: bounds incomplete WebSocket messages
         self.answers: UnreadAnswers | None = None  #: bounds large unread replies over WebSockets
 
@@ -149,22 +149,22 @@ class RawSockets:
         return found
 
     async def _look_soon(self) -> None:
-        """Scan all sockets, once for all callers, and at most every ``LOOK_EVERY_MS``."""
-        if self._looking is None:
-            self._looking = asyncio.ensure_future(self._look())
-        await asyncio.shield(self._looking)
+        """Scan all sockets, once for all callers, and at most every ``CHECK_EVERY_MS``."""
+        if self._checking is None:
+            self._checking = asyncio.ensure_future(self._read_links())
+        await asyncio.shield(self._checking)
 
-    async def _look(self) -> None:
+    async def _read_links(self) -> None:
         try:
-            if self._looked_at is not None:
-                await pause(self._clock, self._looked_at + LOOK_EVERY_MS - self._clock.steady_ms())
-            self._looked_at = self._clock.steady_ms()
+            if self._checked_at is not None:
+                await pause(self._clock, self._checked_at + CHECK_EVERY_MS - self._clock.steady_ms())
+            self._checked_at = self._clock.steady_ms()
             self._numbers = {}
             for number, link in _links():
                 with link:
                     self._numbers.setdefault(ends_at(link), []).append(number)
         finally:
-            self._looking = None
+            self._checking = None
 
 
 def _taken(link: socket.socket) -> int | None:

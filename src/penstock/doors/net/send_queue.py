@@ -141,9 +141,9 @@ class SendQueue(Generic[M]):
         self._moves = False
         self._since_ms = self._clock.steady_ms()
         if self._stuck is None:
-            self._stuck = self._clock.call_at(self._since_ms + limits.reader_stuck_ms_max, self._look)
+            self._stuck = self._clock.call_at(self._since_ms + limits.reader_stuck_ms_max, self._check_stuck)
 
-    def _look(self) -> None:
+    def _check_stuck(self) -> None:
         self._stuck = None
         if self._since_ms is None:
             return
@@ -152,7 +152,7 @@ class SendQueue(Generic[M]):
         elif self._clock.steady_ms() - self._since_ms >= limits.reader_stuck_ms_max:
             self._give_up()
         else:
-            self._stuck = self._clock.call_at(self._since_ms + limits.reader_stuck_ms_max, self._look)
+            self._stuck = self._clock.call_at(self._since_ms + limits.reader_stuck_ms_max, self._check_stuck)
 
     def _give_up(self) -> None:
         if not self._closed:

@@ -205,7 +205,7 @@ class UnreadAnswers:
                 if unknown is not None:
                     await self._table.get(unknown)
                 for number, reader in enumerate(list(self._by_ends.values())):
-                    self._look(reader)
+                    self._check_reader(reader)
                     if number % 100 == 99:
                         await pause(self._clock, 0)
                 if self._looked is not None:
@@ -214,7 +214,7 @@ class UnreadAnswers:
         finally:
             self._watching = None
 
-    def _look(self, reader: _Reader) -> None:
+    def _check_reader(self, reader: _Reader) -> None:
         now = self._clock.steady_ms()
         known = self._table.find(reader.ends)
         if known is None or not known.look(now):  # the connection is closed

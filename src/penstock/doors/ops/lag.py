@@ -26,18 +26,18 @@ class LoopLag:
         self._clock = clock
         self._last_s = 0.0
         self._most_s = self._most_before_s = 0.0
-        self._looks = 0
+        self._measurements = 0
         self._expect()
 
     def _expect(self) -> None:
         self._due_ms = self._clock.steady_ms() + EVERY_MS
-        self._clock.call_at(self._due_ms, self._look)
+        self._clock.call_at(self._due_ms, self._measure)
 
-    def _look(self) -> None:
+    def _measure(self) -> None:
         self._last_s = max(0, self._clock.steady_ms() - self._due_ms) / 1_000
         self._most_s = max(self._most_s, self._last_s)
-        self._looks += 1
-        if self._looks % _PERIOD_LOOKS == 0:
+        self._measurements += 1
+        if self._measurements % _PERIOD_LOOKS == 0:
             self._most_before_s, self._most_s = self._most_s, 0.0
         self._expect()
 

@@ -145,15 +145,15 @@ class Metrics:
 
     def _fast_path(self) -> Iterator[Metric]:
         engines = [(str(number), each) for number, each in enumerate(self._engine.engines)]
-        if all(each.fast is None and each.buffer is None for _, each in engines):
+        if all(each.ready_cache is None and each.buffer is None for _, each in engines):
             return
         up = GaugeMetricFamily("penstock_redis_up", "0 while Redis is not used.", labels=["shard"])
         lent = CounterMetricFamily("penstock_fast_jobs_total", "Jobs handed out from ready lists.", labels=["shard"])
         buffered = GaugeMetricFamily("penstock_buffer_jobs", "Jobs in the enqueue buffer, not stored yet.", labels=["shard"])
         for number, each in engines:
-            if each.fast is not None:
-                up.add_metric([number], int(each.fast.is_reachable))
-                lent.add_metric([number], each.fast.lent)
+            if each.ready_cache is not None:
+                up.add_metric([number], int(each.ready_cache.is_reachable))
+                lent.add_metric([number], each.ready_cache.lent)
             if each.buffer is not None:
                 buffered.add_metric([number], each.buffer.jobs)
         yield up

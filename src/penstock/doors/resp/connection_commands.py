@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from penstock import __version__
 from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.errors import InvalidInput, Unauthorized
 from penstock.doors.resp import arguments, replies
 from penstock.doors.resp.command_table import COMMANDS
@@ -165,7 +165,7 @@ def _entry_docs(entry: RespCommand, protocol: int) -> bytes:
 async def topics(session: RespSession, _command: Command) -> bytes:
     """Answer the sorted topics of the namespace: as one line, or as a list if the client supports it."""
     store, namespace = session.engine.store, session.namespace
-    await settle(1)  # the list may be long, and many clients may ask for it
+    await yield_to_loop(1)  # the list may be long, and many clients may ask for it
     names = sorted(queue.key.name for queue in store.queues() if queue.key.namespace == namespace and queue.created_at)
     if session.protocol >= 3:
         return replies.array(replies.bulk(name.encode()) for name in names)

@@ -181,7 +181,7 @@ class RespConnection(asyncio.Protocol):
     def finish(self) -> None:
         """Read no more, finish the commands that have arrived, then close."""
         self.gone = True
-        self._session.hang_up()
+        self._session.mark_disconnected()
         for alarm in (self._alarm, self._hurry):
             if alarm is not None:
                 alarm.cancel()
@@ -386,9 +386,9 @@ class RespConnection(asyncio.Protocol):
     def _watch(self) -> None:
         """Set an alarm to check whether the partial command has grown."""
         until = self._heard_at + limits.frame_idle_ms_max
-        self._alarm = self._listener.clock.call_at(until, self._look)
+        self._alarm = self._listener.clock.call_at(until, self._check_silence)
 
-    def _look(self) -> None:
+    def _check_silence(self) -> None:
         self._alarm = None
         if self.gone or not self._hungry or not self._is_partial:
             return

@@ -124,7 +124,7 @@ class Received:
         await self.give_back()
         return OK
 
-    def hang_up(self) -> None:
+    def mark_disconnected(self) -> None:
         """Stop waiting, because the client is disconnected."""
         if self._subscriber is not None and not self:
             self._subscriber.end()

@@ -145,11 +145,11 @@ class RespSession:
         await self.received.give_back()
         await self.held.give_back(self.namespace)
 
-    def hang_up(self) -> None:
+    def mark_disconnected(self) -> None:
         """End all waits, because the client is disconnected."""
         if self._waiting is not None:
             self._waiting.give_up()
-        self.received.hang_up()
+        self.received.mark_disconnected()
 
     # Authentication.
 

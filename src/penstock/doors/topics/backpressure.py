@@ -54,7 +54,7 @@ class Flow:
         self._flows = flows
         self._others = 0  #: bytes of other answers
         self._sent = 0
-        self._looked_at = 0  #: bytes sent at the last check
+        self._checked_at = 0  #: bytes sent at the last check
         self._before: int | None = None  #: bytes that the client had taken before, or of other answers
         self._waiting: asyncio.Task[bool] | None = None
 
@@ -71,7 +71,7 @@ class Flow:
     def is_due(self, size: int = 0) -> bool:
         """Return whether a check is due before ``size`` more bytes are sent."""
         return (
-            self._sent + size - self._looked_at > limits.stream_look_bytes
+            self._sent + size - self._checked_at > limits.stream_look_bytes
             or self._flows.unread + size > limits.streams_unread_bytes_max
         )
 
@@ -112,7 +112,7 @@ class Flow:
         until = clock.steady_ms() + limits.reader_stuck_ms_max
         try:
             while True:
-                await self._look()
+                await self._check_taken()
                 if self._has_room():
                     return True
                 if self.unread < least:
@@ -123,11 +123,11 @@ class Flow:
         finally:
             self._waiting = None
 
-    async def _look(self) -> None:
+    async def _check_taken(self) -> None:
         """Check how many bytes the client has taken."""
         taken = await self._flows.links.taken(self.ends)
         sent, unread = self._sent, 0
-        self._looked_at = sent
+        self._checked_at = sent
         if taken is not None:  # else the client is gone, which other code notices; or the system gives no count
             taken -= self._others
             if self._before is None or taken - self._before > sent:  # other bytes were sent too

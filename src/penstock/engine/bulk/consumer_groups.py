@@ -30,11 +30,11 @@ from penstock.engine.bulk.epoch_commands import (
     EndEpochs,
     ForgetGroups,
     RecordEpoch,
-    Rest,
-    Seen,
+    RecordGroupUse,
     SettleSlice,
     SliceNote,
     SliceOutcome,
+    WaitForDisk,
     over,
 )
 from penstock.engine.jobs.claim import Claim
@@ -262,7 +262,7 @@ class ConsumerGroups(PeriodicService):
                 lost[number] += await self._settle(name, each, SliceOutcome.RENEW, lease_ms)
             if not lost[number]:
                 self._remember(name, steady_ms + lease_ms)
-        await self._home.run(Seen(namespace, group))
+        await self._home.run(RecordGroupUse(namespace, group))
         if any(lost.values()):  # jobs of epochs that were acknowledged or released meanwhile are not lost
             left = await self._open_epochs(namespace, group)
             lost = {number: count for number, count in lost.items() if number in left}
@@ -338,7 +338,7 @@ class ConsumerGroups(PeriodicService):
             if len(self._seen) >= limits.groups_max:
                 self._seen.clear()
             self._seen[namespace, group] = steady_ms
-            await self._home.run(Seen(namespace, group, queues))
+            await self._home.run(RecordGroupUse(namespace, group, queues))
 
     def _remember(self, name: EpochName, until_ms: int) -> None:
         if len(self._renewed) >= limits.groups_max * limits.epochs_max:
@@ -357,7 +357,7 @@ class ConsumerGroups(PeriodicService):
         """
         shards = {each.shard for each in slices}
         engines = [engine for engine in self._all.engines if engine is not self._home and engine.store.shard in shards]
-        await asyncio.gather(*(engine.run(Rest()) for engine in engines))
+        await asyncio.gather(*(engine.run(WaitForDisk()) for engine in engines))
 
     async def _end(self, namespace: str, group: str, begun: Sequence[tuple[int, Epoch]], acked: int | None) -> None:
         await self._rest([each for _, epoch in begun for each in epoch.slices])

@@ -62,7 +62,7 @@ class SettleSlice(Command["Settled | None"]):
         self.keeps_others = keeps_others
 
 
-class Rest(Command[None]):
+class WaitForDisk(Command[None]):
     """Answered when everything before it is on disk, whatever the durability."""
 
     __slots__ = ()
@@ -126,7 +126,7 @@ class EndEpochs(Command[None]):
         self.acked = acked
 
 
-class Seen(Command[None]):
+class RecordGroupUse(Command[None]):
     """Record that a group is in use. An unknown group is not created."""
 
     __slots__ = ("group", "namespace", "queues")
@@ -209,7 +209,7 @@ async def _settle_held(engine: EngineContext, work: UnitOfWork, command: SettleS
             await repeat(engine, work, repeating)
 
 
-async def rest(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Rest]) -> None:
+async def wait_for_disk(_engine: EngineContext, work: UnitOfWork, commands: Sequence[WaitForDisk]) -> None:
     """Answer commands that wait until everything is on disk."""
     for command in commands:
         work.answer(command, None)
@@ -273,7 +273,7 @@ async def end_epochs(_engine: EngineContext, work: UnitOfWork, commands: Sequenc
         work.answer(command, None)
 
 
-async def seen(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Seen]) -> None:
+async def record_group_use(_engine: EngineContext, work: UnitOfWork, commands: Sequence[RecordGroupUse]) -> None:
     """Apply a batch of records that groups are in use."""
     for command in commands:
         name = (command.namespace, command.group)

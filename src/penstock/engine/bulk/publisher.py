@@ -12,7 +12,7 @@ from penstock.core import bulk_records, limits
 from penstock.core.bulk_records import BulkRecord, Chunk, ChunkDamaged, EntryKind
 from penstock.core.errors import NameContested, QueueMoving
 from penstock.core.queue import QueueKey
-from penstock.engine.bulk.stage_commands import Carry
+from penstock.engine.bulk.stage_commands import TakeOverChunks
 from penstock.engine.jobs.push import Publish, StagedChunk
 from penstock.engine.maintenance.service import PeriodicService
 from penstock.engine.sharding.engine import ShardedEngine
@@ -121,7 +121,7 @@ class Publisher(PeriodicService):
             if home is self._engine:
                 stays.append(each)
             else:
-                await home.run(Carry(entry, [each]))
+                await home.run(TakeOverChunks(entry, [each]))
                 await self._engine.run(Publish(entry, [StagedChunk(each.number, QueueKey(entry.namespace, each.queue))]))
         return stays
 

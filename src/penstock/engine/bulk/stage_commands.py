@@ -74,7 +74,7 @@ class CommitStages(Command[tuple[Commit, bool]]):
         self.txns = txns
 
 
-class Confirm(Command[None]):
+class RecordCommit(Command[None]):
     """Record on a shard that drafts were committed, so they are due. Doing it twice is allowed."""
 
     __slots__ = ("drafts", "key", "namespace")
@@ -87,7 +87,7 @@ class Confirm(Command[None]):
         self.drafts = drafts
 
 
-class Carry(Command[None]):
+class TakeOverChunks(Command[None]):
     """Take over chunks of a due draft from the shard that their queue has left. Doing it twice is allowed."""
 
     __slots__ = ("chunks", "entry")
@@ -201,25 +201,25 @@ async def commit_stages(engine: EngineContext, work: UnitOfWork, commands: Seque
             entries.append(BulkRecord(EntryKind.OPEN, namespace, key, 0, work.now_ms))
         await work.tx.entry_save(entries)
         await work.tx.entry_remove(staged)
-        await _confirm(work, namespace, key, [draft for draft, shard in drafts if shard == shard_here])
+        await _record_commit(work, namespace, key, [draft for draft, shard in drafts if shard == shard_here])
         work.answer(command, (commit, False))
 
 
-async def confirm(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Confirm]) -> None:
+async def record_commit(_engine: EngineContext, work: UnitOfWork, commands: Sequence[RecordCommit]) -> None:
     """Apply a batch of confirmed commits."""
     for command in commands:
-        await _confirm(work, command.namespace, command.key, command.drafts)
+        await _record_commit(work, command.namespace, command.key, command.drafts)
         work.answer(command, None)
 
 
-async def _confirm(work: UnitOfWork, namespace: str, key: str, drafts: Sequence[int]) -> None:
+async def _record_commit(work: UnitOfWork, namespace: str, key: str, drafts: Sequence[int]) -> None:
     # A draft that is not found is due already, or published.
     found = await work.tx.entry_load_all(EntryKind.DRAFT, namespace, [("", draft) for draft in dict.fromkeys(drafts)])
     await work.tx.entry_remove(found)
     await work.tx.entry_save([BulkRecord(EntryKind.DUE, namespace, key, each.number, work.now_ms) for each in found])
 
 
-async def carry(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Carry]) -> None:
+async def take_over_chunks(_engine: EngineContext, work: UnitOfWork, commands: Sequence[TakeOverChunks]) -> None:
     """Apply a batch of chunks from other shards.
 
     Each chunk that came leaves a record, because the chunk itself may be published and deleted already.

@@ -21,9 +21,9 @@ from penstock.engine.bulk.stage_commands import (
     AbortStage,
     AddChunks,
     CommitStages,
-    Confirm,
     DropDraft,
     PruneRecords,
+    RecordCommit,
     RecordPublished,
     SaveStage,
 )
@@ -64,7 +64,7 @@ class StagedWrites(PeriodicService):
         self._home = engine.engines[0]
         self._publishers = [Publisher(each, engine, self.wake) for each in engine.engines]
         self._waiting: dict[tuple[str, str], set[asyncio.Future[None]]] = {}
-        self._looked_ms = 0
+        self._checked_ms = 0
 
     def start(self) -> None:
         """Start. What an earlier run of the server left is published at once."""
@@ -73,7 +73,7 @@ class StagedWrites(PeriodicService):
             publisher.start()
             publisher.wake()
 
-    def send_everybody_home(self) -> None:
+    def answer_all_waiters(self) -> None:
         """Answer all callers that wait for a commit to be published, because the server is closing."""
         self._stopping = True
         for future in [future for waiting in self._waiting.values() for future in waiting]:
@@ -81,7 +81,7 @@ class StagedWrites(PeriodicService):
 
     async def stop(self) -> None:
         """Stop after the current slices."""
-        self.send_everybody_home()
+        self.answer_all_waiters()
         await asyncio.gather(*(publisher.stop() for publisher in self._publishers))
         await super().stop()
 
@@ -227,8 +227,8 @@ class StagedWrites(PeriodicService):
                 await self._finish(entry.namespace, entry.name)
             if not self._woken:
                 break
-        if self._home.leads and self._home.clock.steady_ms() - self._looked_ms >= limits.MINUTE_MS:
-            self._looked_ms = self._home.clock.steady_ms()
+        if self._home.leads and self._home.clock.steady_ms() - self._checked_ms >= limits.MINUTE_MS:
+            self._checked_ms = self._home.clock.steady_ms()
             await self._expire()
 
     async def _finish(self, namespace: str, key: str) -> None:
@@ -240,7 +240,7 @@ class StagedWrites(PeriodicService):
         if commit.untold:
             for shard in commit.untold:
                 drafts = [draft for draft, where in commit.drafts if where == shard]
-                await self._all.engines[shard].run(Confirm(namespace, key, drafts))
+                await self._all.engines[shard].run(RecordCommit(namespace, key, drafts))
             await self._home.run(RecordPublished(namespace, key, commit.untold, published=False))
             self._wake_publishers()
         for engine in self._all.engines:  # chunks may have been moved to a shard that had none

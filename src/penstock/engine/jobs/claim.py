@@ -22,7 +22,7 @@ class ClaimShard(Protocol):
     def leave_line(self, claim: Claim, /) -> bool:
         """Remove a claim from the line of its queue; False: it was not in it."""
 
-    def run_unheard(self, command: AnyCommand, /) -> None:
+    def run_in_background(self, command: AnyCommand, /) -> None:
         """Run a command of the server itself, for which no caller waits."""
 
 

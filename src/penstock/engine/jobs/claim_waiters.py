@@ -67,7 +67,7 @@ class ClaimWaiters:
             return
         clock = self._engine.clock
         until = claim.state.begin_wait(clock.steady_ms())
-        self._lines.setdefault(claim.queue, {})[claim] = clock.call_at(until, lambda: self._tired(claim))
+        self._lines.setdefault(claim.queue, {})[claim] = clock.call_at(until, lambda: self._wait_ended(claim))
         self.size += 1
         self._held[namespace] = held + 1
 
@@ -93,7 +93,7 @@ class ClaimWaiters:
         shares = self._engine.shares
         shares.check("callers that wait for jobs", namespace, most=limits.waiters_max, taken=self.size, held=held)
 
-    def look_around(self) -> None:
+    def handle_moved_queues(self) -> None:
         """Handle moved queues: claims at a queue that moved away are sent to its shard. All other lines are served again."""
         store, steady_ms = self._engine.store, self._engine.clock.steady_ms()
         for queue in list(self._lines):
@@ -111,11 +111,11 @@ class ClaimWaiters:
                 claim.state.suspend_wait(steady_ms)
                 self._engine.send_on(claim, QueueMoving())
 
-    def send_everybody_home(self) -> None:
+    def answer_all_waiters(self) -> None:
         """Answer all waiting claims, and all later ones, without a job, because the server is closing."""
         self._closed = True
         for claim in [claim for line in self._lines.values() for claim in line]:
-            self._tired(claim)
+            self._wait_ended(claim)
 
     def nudge_all(self) -> None:
         """Serve all lines again, in case a notification about new jobs was lost."""
@@ -144,9 +144,9 @@ class ClaimWaiters:
     def _nudge(self, queue: QueueKey) -> None:
         self._nudges.pop(queue, None)
         if queue in self._lines:
-            self._engine.run_unheard(RecheckQueue(queue))
+            self._engine.run_in_background(RecheckQueue(queue))
 
-    def _tired(self, claim: Claim) -> None:
+    def _wait_ended(self, claim: Claim) -> None:
         if self.leave(claim) and not claim.future.done():
             claim.future.set_result([])
 
@@ -200,8 +200,8 @@ def return_deliveries(engine: ClaimShard, caller: Claim, deliveries: list[Delive
     """Release jobs that were leased for a caller that has left."""
     if caller.note is not None:
         if deliveries:
-            engine.run_unheard(caller.note.taken_back())
+            engine.run_in_background(caller.note.taken_back())
         return
     holds = [LeaseRef(delivery.job.id, delivery.job.token) for delivery in deliveries]
     if holds:  # if they cannot be released now, their leases expire
-        engine.run_unheard(Release(caller.queue.namespace, holds))
+        engine.run_in_background(Release(caller.queue.namespace, holds))

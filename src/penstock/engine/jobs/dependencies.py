@@ -115,8 +115,8 @@ def is_hopeless(needed: JobRecord | Afar) -> bool:
 # Following up.
 
 
-class _Room:
-    """How much more a batch may follow up."""
+class _FollowUpBudget:
+    """How many more ends of jobs one batch may apply, by dependencies, bytes and levels."""
 
     def __init__(self) -> None:
         self.needs = limits.flow_needs_batch_max
@@ -124,19 +124,19 @@ class _Room:
         self.levels = limits.flow_levels_batch_max
 
     @property
-    def is_full(self) -> bool:
+    def is_used_up(self) -> bool:
         return self.needs <= 0 or self.bytes <= 0 or self.levels <= 0
 
 
 async def follow_up(engine: EngineContext, work: UnitOfWork) -> None:
     """Apply the ends of jobs in this batch to the jobs that need them, and continue along the chain."""
-    room = _Room()
+    budget = _FollowUpBudget()
     while ends := await _fresh(engine, work):
         later: set[int] = set()
         # The ends of one job are applied in order. Ends that other servers have stored may not be known here yet.
         if engine.store.horizon.unfollowed or engine.store.capabilities.is_shared:
             later = await work.tx.end_pending([end.job for end in ends])
-        left = await _tell(work, [end for end in ends if end.job not in later], room)
+        left = await _tell(work, [end for end in ends if end.job not in later], budget)
         left += [end for end in ends if end.job in later]
         if left:
             await work.tx.end_add(left)
@@ -152,7 +152,7 @@ async def catch_up(work: UnitOfWork) -> None:
         if end.job in ends:  # one end at a time for each job
             break
         ends[end.job] = end
-    left = {end.serial: end for end in await _tell(work, list(ends.values()), _Room())}
+    left = {end.serial: end for end in await _tell(work, list(ends.values()), _FollowUpBudget())}
     await work.tx.end_remove([end.serial for end in ends.values() if end.serial not in left])
     for end in ends.values():
         reached = left.get(end.serial, end)
@@ -182,23 +182,23 @@ async def _fresh(engine: EngineContext, work: UnitOfWork) -> list[JobEnd]:
     return list(ends.values())
 
 
-async def _tell(work: UnitOfWork, ends: Sequence[JobEnd], room: _Room) -> list[JobEnd]:
-    """Apply ends to the jobs that need the ended jobs, as far as there is room. Return the remaining ends, in order."""
-    if room.is_full or not ends:
+async def _tell(work: UnitOfWork, ends: Sequence[JobEnd], budget: _FollowUpBudget) -> list[JobEnd]:
+    """Apply ends to the jobs that need the ended jobs, as far as the budget allows. Return the remaining ends, in order."""
+    if budget.is_used_up or not ends:
         return list(ends)
-    room.levels -= 1
-    now, left = ends[: room.needs], ends[room.needs :]
+    budget.levels -= 1
+    now, left = ends[: budget.needs], ends[budget.needs :]
     by_job = {end.job: end for end in now}
-    found = await work.tx.need_open(now, room.needs + 1)
+    found = await work.tx.need_open(now, budget.needs + 1)
     reached: Dependency | None = None
     told: list[tuple[Dependency, JobEnd]] = []
     for index, each in enumerate(found):
-        if room.needs <= 0 or room.bytes <= 0:
+        if budget.needs <= 0 or budget.bytes <= 0:
             reached = found[index - 1]
             break
         end = by_job[each.needs]
-        room.needs -= 1
-        room.bytes -= end.weight
+        budget.needs -= 1
+        budget.bytes -= end.weight
         if not (end.failed and each.state is Need.FAILED):  # that was applied before
             told.append((each._replace(state=end.state, result=end.result, error=end.error), end))
     await _settle(work, told)
@@ -221,12 +221,12 @@ async def _settle(work: UnitOfWork, told: Sequence[tuple[Dependency, JobEnd]]) -
     counts = await work.tx.need_count([job.id for job in jobs if job.state == State.WAITING_CHILDREN])
     for job in jobs:
         for dependency, end in by_job[job.id]:
-            _hear(work, job, dependency, end)
+            _apply_end(work, job, dependency, end)
         if job.state == State.WAITING_CHILDREN and not counts[job.id].open:
             _go_on(work, job, counts[job.id])
 
 
-def _hear(work: UnitOfWork, job: JobRecord, dependency: Dependency, end: JobEnd) -> None:
+def _apply_end(work: UnitOfWork, job: JobRecord, dependency: Dependency, end: JobEnd) -> None:
     """Apply the end of a needed job to a job."""
     if end.failed:
         queue = work.queue_of(job)

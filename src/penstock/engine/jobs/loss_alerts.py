@@ -28,7 +28,7 @@ class LossAlert:
         self.is_over = False  #: its time is over, or the server is closing
         self.is_closed = False  #: its client has left: a command that is applied later must not set it
         self._event = asyncio.Event()
-        self._set_in: set[tuple[LeaseWaiters, int]] = set()
+        self._set_in: set[tuple[LossAlerts, int]] = set()
 
     def wake(self) -> None:
         """Let the request check its jobs again."""
@@ -44,7 +44,7 @@ class LossAlert:
         await self._event.wait()
         self._event.clear()
 
-    def set_for(self, jobs: LeaseWaiters, job_id: int) -> None:
+    def set_for(self, jobs: LossAlerts, job_id: int) -> None:
         """Record where it is set."""
         self._set_in.add((jobs, job_id))
 
@@ -56,7 +56,7 @@ class LossAlert:
         self._set_in.clear()
 
 
-class LeaseWaiters:
+class LossAlerts:
     """The alerts of one engine, by job."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class LeaseWaiters:
                 if arrow not in _BY_HOLDER:
                     self._wake(job.id)
 
-    def heard(self, blocks: Sequence[JournalBlock]) -> None:
+    def remote_committed(self, blocks: Sequence[JournalBlock]) -> None:
         """Fire the alerts of jobs that another server may have ended."""
         if self._alerts:
             for block in blocks:

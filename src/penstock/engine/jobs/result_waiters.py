@@ -43,7 +43,7 @@ class ResultWaiters:
         self._waiting: dict[int, list[asyncio.Future[JobOutcome | None]]] = {}
         self._namespaces: dict[int, str] = {}
         self._held: dict[str, int] = {}  #: number of waiting callers of each namespace
-        self._looks: set[asyncio.Task[None]] = set()
+        self._checks: set[asyncio.Task[None]] = set()
         self.size = 0
 
     async def wait(self, namespace: str, ref: JobRef, timeout_ms: int) -> JobOutcome | None:
@@ -67,7 +67,7 @@ class ResultWaiters:
         alarm = clock.call_at(clock.steady_ms() + timeout_ms, lambda: _give_up(future))
         try:
             if self._engine.store.capabilities.is_shared:
-                await self._look(job.id)  # it may have ended after the first read; a file is read without suspending
+                await self._check_job(job.id)  # it may have ended after the first read; a file is read without suspending
             return await future
         finally:
             alarm.cancel()
@@ -83,28 +83,28 @@ class ResultWaiters:
                     completed = arrow in COMPLETIONS
                     future.set_result(JobOutcome(completed, work.results.get(job.id)))
 
-    def heard(self, blocks: Sequence[JournalBlock]) -> None:
+    def remote_committed(self, blocks: Sequence[JournalBlock]) -> None:
         """Read the jobs that callers wait for and that another server may have ended."""
         if self._waiting:
             for job_id in {event[2] for block in blocks for event in block.events if event[0] in _ENDS}:
                 if job_id in self._waiting:
-                    self._start_look(job_id)
+                    self._start_check(job_id)
 
-    def look_at_all(self) -> None:
+    def check_all(self) -> None:
         """Read all jobs that callers wait for, because a notification about an end may have been lost."""
         for job_id in self._waiting:
-            self._start_look(job_id)
+            self._start_check(job_id)
 
-    def _start_look(self, job_id: int) -> None:
-        task = asyncio.get_running_loop().create_task(self._look_unasked(job_id), name="penstock-completion")
-        self._looks.add(task)
-        task.add_done_callback(self._looks.discard)
+    def _start_check(self, job_id: int) -> None:
+        task = asyncio.get_running_loop().create_task(self._check_unasked(job_id), name="penstock-completion")
+        self._checks.add(task)
+        task.add_done_callback(self._checks.discard)
 
-    async def _look_unasked(self, job_id: int) -> None:
+    async def _check_unasked(self, job_id: int) -> None:
         with contextlib.suppress(ServerError):  # the store has failed; all jobs are read again when it works again
-            await self._look(job_id)
+            await self._check_job(job_id)
 
-    async def _look(self, job_id: int) -> None:
+    async def _check_job(self, job_id: int) -> None:
         """Read the state of a job, and answer its callers if it has ended."""
         namespace = self._namespaces.get(job_id)
         store = self._engine.store
@@ -124,7 +124,7 @@ class ResultWaiters:
             return JobOutcome(completed=True, result=await self._engine.store.result_get(job.id))
         return JobOutcome(completed=False) if job.state == State.DEAD else None
 
-    def send_everybody_home(self) -> None:
+    def answer_all_waiters(self) -> None:
         """End all waits, because the server is closing."""
         for futures in self._waiting.values():
             for future in futures:

@@ -37,10 +37,10 @@ async def claim(engine: EngineContext, work: UnitOfWork, commands: Sequence[Clai
     for command in commands:
         if not command.future.done():
             asking.setdefault(command.queue, []).append(command)
-    if engine.room.size and work.ready:
+    if engine.claim_waiters.size and work.ready:
         for number in work.ready:
             key = engine.store.queue_by_number(number).key
-            if engine.room.waiting(key):
+            if engine.claim_waiters.waiting(key):
                 asking.setdefault(key, [])
     if asking:
         await work.flush()  # so that counts and queries include the rest of the batch
@@ -61,23 +61,25 @@ async def recheck_queue(_engine: EngineContext, work: UnitOfWork, commands: Sequ
 
 async def _serve(engine: EngineContext, work: UnitOfWork, key: QueueKey, newcomers: list[Claim]) -> None:
     """Serve the line of one queue: first the waiting claims, then the new ones."""
-    room = engine.room
+    waiters = engine.claim_waiters
     queue = work.tx.queue_find(key)
     if queue is None:
         _turn_away(engine, work, newcomers)
         return
-    fast = engine.fast
-    if fast is not None and fast.serves(work, queue):
-        fast.serve(work, queue, newcomers)
+    ready_cache = engine.ready_cache
+    if ready_cache is not None and ready_cache.serves(work, queue):
+        ready_cache.serve(work, queue, newcomers)
         return
-    allowance = await engine.throttle.allowance(work, queue)
+    allowance = await engine.queue_limits.allowance(work, queue)
     reopens_at = await reopen(work, queue) if queue.settings.limits_groups else None
-    jobs, more = await _next_jobs(work, queue, allowance.jobs, chain(room.line(key), newcomers), engine.store.capabilities)
-    served, given = await _deal(engine, work, queue, chain(room.line(key), newcomers), jobs)
+    jobs, more = await _next_jobs(
+        work, queue, allowance.jobs, chain(waiters.line(key), newcomers), engine.store.capabilities
+    )
+    served, given = await _deal(engine, work, queue, chain(waiters.line(key), newcomers), jobs)
     work.pulled += given
-    if fast is not None and given:
-        fast.warm(work, queue, given)
-    await engine.throttle.claimed(work, queue, allowance, given)
+    if ready_cache is not None and given:
+        ready_cache.warm(work, queue, given)
+    await engine.queue_limits.claimed(work, queue, allowance, given)
     unserved = [newcomer for newcomer in newcomers if newcomer not in served]
     if more:
         work.deferred += unserved
@@ -126,7 +128,7 @@ def _turn_away(engine: EngineContext, work: UnitOfWork, newcomers: Iterable[Clai
     """Handle claims for which there is no job: those that may wait stay in line, the others are answered without a job."""
     for newcomer in newcomers:
         if newcomer.state.wait_ms > 0:
-            work.after_commit.append(partial(engine.room.enter, newcomer))
+            work.after_commit.append(partial(engine.claim_waiters.enter, newcomer))
         else:
             work.answer(newcomer, [])
 
@@ -163,8 +165,12 @@ async def _next_jobs(
 
 async def _publish_hit(engine: EngineContext, work: UnitOfWork, queue: Queue, allowance: Allowance) -> None:
     """Publish an event, if there are subscribers, that the rate limit delays the next job."""
-    if engine.feed.is_heard and work.tx.counts(queue).waiting and engine.throttle.is_hit_due(work, queue, allowance):
-        engine.throttle.note_hit(work, queue)
+    if (
+        engine.feed.has_listeners
+        and work.tx.counts(queue).waiting
+        and engine.queue_limits.is_hit_due(work, queue, allowance)
+    ):
+        engine.queue_limits.note_hit(work, queue)
         for job, _ in await work.tx.job_ready(queue, 1):
             payload = {"queue": queue.key.name, "jobId": job.custom_id or to_uuid(job.id)}
             namespace, name = queue.key
@@ -194,16 +200,16 @@ def _lease(work: UnitOfWork, queue: Queue, caller: Claim, jobs: Sequence[JobReco
 
 def _hand_over(engine: EngineContext, caller: Claim, deliveries: list[Delivery]) -> None:
     """Remove a claim from the line, after the commit. If its caller has left meanwhile, its jobs are released."""
-    engine.room.leave(caller)
+    engine.claim_waiters.leave(caller)
     if caller.future.done():  # the caller left, or its wait ended, during the commit
         return_deliveries(engine, caller, deliveries)
 
 
 def _look_again(engine: EngineContext, queue: Queue, again_at: int | None, *, newcomers: bool) -> None:
     """Schedule the next time at which a line that is not empty is served, after the commit."""
-    if engine.room.waiting(queue.key):
+    if engine.claim_waiters.waiting(queue.key):
         if again_at is not None:
-            engine.room.nudge_at(queue.key, again_at)
+            engine.claim_waiters.nudge_at(queue.key, again_at)
         elif newcomers and engine.store.capabilities.is_shared and engine.may_have_waiting(queue):
             # Another server pushed after our read, and its notification came before the new claims were in line.
-            engine.room.nudge_at(queue.key, engine.clock.steady_ms())
+            engine.claim_waiters.nudge_at(queue.key, engine.clock.steady_ms())

@@ -370,7 +370,7 @@ async def settle(
                 continue
             problem = _why_not(job, hold)
             if job is not None and problem is None:
-                engine.handed.begin(work, job)
+                engine.unconfirmed_leases.begin(work, job)
                 problem = act(command, index, job)
                 if problem is None and command.when_settled is not None:
                     work.after_commit.append(partial(command.when_settled, work.queue_of(job).key))

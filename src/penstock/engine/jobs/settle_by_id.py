@@ -91,7 +91,7 @@ async def renew_by_id(engine: EngineContext, work: UnitOfWork, commands: Sequenc
     def renew(receipt: ClaimedJob, job: JobRecord) -> ItemOutcome:
         if job.state != _ACTIVE:
             return _not_in_hand(job)
-        engine.handed.begin(work, job)
+        engine.unconfirmed_leases.begin(work, job)
         if receipt.lease_ms is None:
             work.move(job, Arrow.HEARTBEAT)
         else:
@@ -124,7 +124,7 @@ async def ack_by_id(engine: EngineContext, work: UnitOfWork, commands: Sequence[
                     work.move(job, Arrow.PROMOTE)
                 work.move(job, Arrow.CLAIM)
             if job.state == _ACTIVE:
-                engine.handed.begin(work, job)
+                engine.unconfirmed_leases.begin(work, job)
                 done[job.id] = job
                 outcomes.append(None)
             else:
@@ -166,7 +166,7 @@ async def _answer_each(
 
 def _fail(engine: EngineContext, work: UnitOfWork, job: JobRecord, error: str | None) -> ItemOutcome:
     if job.state == _ACTIVE:
-        engine.handed.begin(work, job)
+        engine.unconfirmed_leases.begin(work, job)
         count_failure(work, job, error)
     elif _was_lost(job):
         details = details_of(job)

@@ -26,5 +26,5 @@ class Membership(PeriodicService):
             engine.ids.use(node=engine.store.node)
             asked_at = engine.clock.steady_ms()
             engine.take_lead(await engine.store.lead("housekeeping", limits.lead_ms), asked_at + limits.lead_ms)
-            engine.room.nudge_all()
+            engine.claim_waiters.nudge_all()
             engine.timer.arm()

@@ -14,5 +14,5 @@ class StoreRecovery(PeriodicService):
         """Recover the store if it needs it."""
         status = self._engine.store.status()
         was_in_trouble = status.error is not None
-        if (was_in_trouble or status.reserve_short) and await self._engine.store.heal() and was_in_trouble:
-            self._engine.healed()
+        if (was_in_trouble or status.reserve_short) and await self._engine.store.recover() and was_in_trouble:
+            self._engine.handle_recovery()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 
 from penstock.core import limits
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.errors import FastPathFailed, ServerError
 from penstock.engine.prefetch.commands import TakeBack
 from penstock.engine.prefetch.prefetcher import Prefetcher
@@ -57,7 +57,7 @@ class ClaimQueue:
     async def _serve(self) -> None:
         try:
             while self._waiting:
-                await settle(1)  # more claims may come in this turn of the event loop
+                await yield_to_loop(1)  # more claims may come in this turn of the event loop
                 claims = [each for each in self._waiting if not each.claim.future.done()]
                 self._waiting = []
                 try:
@@ -157,7 +157,7 @@ class ClaimQueue:
     def _return(self, jobs: list[Delivery]) -> None:
         """Return jobs to their old places in the database."""
         if jobs:
-            self._path.engine.run_unheard(TakeBack([(job.id, job.token) for job, _ in jobs]))
+            self._path.engine.run_in_background(TakeBack([(job.id, job.token) for job, _ in jobs]))
 
     def _give(self, shares: list[tuple[ListedClaim, list[Delivery]]]) -> None:
         path, at = self._path, At(self._path.clock.now_ms(), self._path.clock.steady_ms())
@@ -169,7 +169,7 @@ class ClaimQueue:
             given += len(share)
             for job, _ in share:
                 lease_ms = path.lease_of(self.key, asked_ms, job)
-                path.handed.add(job.token, UnconfirmedLease(job.id, at, lease_ms, claim.owner))
+                path.unconfirmed_leases.add(job.token, UnconfirmedLease(job.id, at, lease_ms, claim.owner))
                 job.started_at, job.lease_ms = at.now_ms, lease_ms  # as the worker gets it
             claim.future.set_result(share)
         path.count(given)

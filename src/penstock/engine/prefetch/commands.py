@@ -81,10 +81,10 @@ class TakeBack(Command[None]):
 class RecordLeases(Command[None]):
     """Record which worker has each job that was handed out, by token."""
 
-    __slots__ = ("handed",)
+    __slots__ = ("leases",)
 
-    def __init__(self, handed: Mapping[int, UnconfirmedLease]) -> None:
-        self.handed = handed
+    def __init__(self, leases: Mapping[int, UnconfirmedLease]) -> None:
+        self.leases = leases
 
 
 class Abandon(Command[bool]):
@@ -102,7 +102,7 @@ class Reclaim(Command[int]):
     __slots__ = ()
 
 
-class Noted(Command[None]):
+class MarkLeasesRecorded(Command[None]):
     """Record that this server has recorded all leases that it handed out in generations before this one."""
 
     __slots__ = ("generation",)
@@ -111,7 +111,7 @@ class Noted(Command[None]):
         self.generation = generation
 
 
-class Look(Command[None]):
+class ReadGeneration(Command[None]):
     """Read the current generation of ready lists. Every transaction reads it."""
 
     __slots__ = ()
@@ -119,14 +119,15 @@ class Look(Command[None]):
 
 async def withdraw_ready(engine: EngineContext, work: UnitOfWork, jobs: Iterable[JobRecord | None]) -> None:
     """Remove jobs from their ready lists before they are changed by id. They get their old positions back."""
-    if engine.fast is None:
+    cache, handed_out = engine.ready_cache, engine.unconfirmed_leases
+    if cache is None:
         return
     aside: dict[int, list[JobRecord]] = {}
     for job in jobs:
-        if job is not None and job.state == State.ACTIVE and job.started_at is None and job.token not in engine.handed:
+        if job is not None and job.state == State.ACTIVE and job.started_at is None and job.token not in handed_out:
             aside.setdefault(job.queue, []).append(job)
     for queue, some in aside.items():
-        on_list = await engine.fast.pull_out(lists_of(work).generation, queue, some)
+        on_list = await cache.pull_out(lists_of(work).generation, queue, some)
         for job in some:
             if job.id in on_list:
                 work.move(job, Arrow.RELEASE)
@@ -149,8 +150,8 @@ async def prefetch(engine: EngineContext, work: UnitOfWork, commands: Sequence[P
 
 async def _announce(engine: EngineContext, work: UnitOfWork, queue: Queue) -> bool:
     """Announce the ready list of a queue to all servers; False if Redis fails."""
-    lists = lists_of(work)
-    if not await lists.hot_lock() and not (engine.fast is not None and await engine.fast.begin_lists(lists.generation)):
+    lists, cache = lists_of(work), engine.ready_cache
+    if not await lists.hot_lock() and not (cache is not None and await cache.begin_lists(lists.generation)):
         return False
     await lists.hot_add(queue)
     return True
@@ -200,16 +201,16 @@ async def take_back(_engine: EngineContext, work: UnitOfWork, commands: Sequence
 
 async def record_leases(_engine: EngineContext, work: UnitOfWork, commands: Sequence[RecordLeases]) -> None:
     """Record a batch of leases. Jobs that were settled meanwhile are not changed."""
-    await work.prefetch([handed.job_id for command in commands for handed in command.handed.values()])
+    await work.prefetch([lease.job_id for command in commands for lease in command.leases.values()])
     for command in commands:
-        for token, handed in command.handed.items():
-            job = await _still_here(work, handed.job_id)
+        for token, lease in command.leases.items():
+            job = await _still_here(work, lease.job_id)
             if job is not None and job.state == State.ACTIVE and job.token == token and job.started_at is None:
-                if handed.owner is not None:
+                if lease.owner is not None:
                     details = details_of(job)
-                    details.owner = handed.owner
+                    details.owner = lease.owner
                     put_details(job, details)
-                work.begin(job, handed.lease_ms, handed.at)
+                work.begin(job, lease.lease_ms, lease.at)
         work.answer(command, None)
 
 
@@ -232,18 +233,18 @@ async def reclaim(engine: EngineContext, work: UnitOfWork, commands: Sequence[Re
             await work.flush()
             for number in await lists.lost_remove():
                 key = work.tx.queue_by_number(number).key
-                work.after_commit.append(partial(engine.room.nudge_at, key, work.steady_ms))
+                work.after_commit.append(partial(engine.claim_waiters.nudge_at, key, work.steady_ms))
         work.answer(command, len(found))
 
 
-async def noted(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Noted]) -> None:
+async def mark_leases_recorded(_engine: EngineContext, work: UnitOfWork, commands: Sequence[MarkLeasesRecorded]) -> None:
     """Record that the other servers need not wait for this one."""
     for command in commands:
         await lists_of(work).generation_noted(command.generation)
         work.answer(command, None)
 
 
-async def look(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Look]) -> None:
+async def read_generation(_engine: EngineContext, work: UnitOfWork, commands: Sequence[ReadGeneration]) -> None:
     """Answer the commands. The start of the transaction has read the generation."""
     for command in commands:
         work.answer(command, None)

@@ -43,7 +43,7 @@ class CacheContext(Protocol):
         """The lists in Redis."""
 
     @property
-    def handed(self) -> UnconfirmedLeases:
+    def unconfirmed_leases(self) -> UnconfirmedLeases:
         """Jobs from lists whose leases the store does not know yet."""
 
     @property

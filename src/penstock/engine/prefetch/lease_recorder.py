@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.core import limits
 from penstock.core.errors import FastPathFailed
 from penstock.engine.maintenance.service import PeriodicService
-from penstock.engine.prefetch.commands import Noted, Reclaim, RecordLeases
+from penstock.engine.prefetch.commands import MarkLeasesRecorded, Reclaim, RecordLeases
 
 if TYPE_CHECKING:
     from penstock.engine.prefetch.context import CacheContext
@@ -43,12 +43,12 @@ class LeaseRecorder(PeriodicService):
 
     async def _note_all(self, generation: int) -> None:
         await self.note(limits.HOUR_MS)
-        await self._engine.run(Noted(generation))
+        await self._engine.run(MarkLeasesRecorded(generation))
 
     async def note(self, beyond_ms: int) -> None:
         """Record all leases that were handed out up to a moment: now, plus ``beyond_ms`` (negative: earlier)."""
-        handed = self._path.handed
-        while some := handed.older_than(self._engine.clock.steady_ms() + beyond_ms, limits.slice_jobs_max):
+        leases = self._path.unconfirmed_leases
+        while some := leases.older_than(self._engine.clock.steady_ms() + beyond_ms, limits.slice_jobs_max):
             await self._engine.run(RecordLeases(some))
             for token in some:
-                handed.forget(token)
+                leases.forget(token)

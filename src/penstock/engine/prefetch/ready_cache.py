@@ -15,7 +15,7 @@ from penstock.core.errors import FastPathFailed, ServerError
 from penstock.core.ids import random_name
 from penstock.engine.jobs.claim import Claim, lease_ms_of
 from penstock.engine.prefetch.claim_queue import ClaimQueue
-from penstock.engine.prefetch.commands import Abandon, Look, TakeBack, lists_of, may_be_hot
+from penstock.engine.prefetch.commands import Abandon, ReadGeneration, TakeBack, lists_of, may_be_hot
 from penstock.engine.prefetch.lease_recorder import LeaseRecorder
 from penstock.engine.prefetch.recovery import Recovery
 from penstock.store.redis.ready_lists import place_of
@@ -45,9 +45,9 @@ class ReadyCache:
         self.engine = engine
         self.lists = lists
         self.clock = engine.clock
-        self.handed = engine.handed
+        self.unconfirmed_leases = engine.unconfirmed_leases
         self.generation = 0
-        self.daemon = LeaseRecorder(self)
+        self.lease_recorder = LeaseRecorder(self)
         self.lent = 0  #: jobs handed out from lists since the start
         self._lines: dict[QueueKey, ClaimQueue] = {}
         self.lost: Collection[int] = ()  #: queues whose list was lost, as of this server's latest transaction
@@ -63,7 +63,7 @@ class ReadyCache:
     def stage(self, following: Submit) -> Submit:
         """Return a function that serves claims at hot queues from lists, and passes all other commands to ``following``."""
 
-        def fast(command: Command[Any]) -> asyncio.Future[Any]:
+        def serve_or_pass(command: Command[Any]) -> asyncio.Future[Any]:
             if self._lines and type(command) is Claim:
                 line = self._lines.get(command.queue)
                 lease_ms = None if line is None else self._listed_lease(command)
@@ -73,7 +73,7 @@ class ReadyCache:
                     return command.future
             return following(command)
 
-        return fast
+        return serve_or_pass
 
     def _listed_lease(self, claim: Claim) -> int | None:
         """Return the length of the lease (ms) that a claim gets from a ready list; None if only the store may serve it."""
@@ -107,8 +107,8 @@ class ReadyCache:
     def _take_over(self, queue: Queue, newcomers: list[Claim]) -> None:
         line = self._line(queue)
         unsuited: list[Claim] = []
-        for claim in [*self.engine.room.line(queue.key), *newcomers]:
-            self.engine.room.leave(claim)
+        for claim in [*self.engine.claim_waiters.line(queue.key), *newcomers]:
+            self.engine.claim_waiters.leave(claim)
             if claim.future.done():
                 continue
             lease_ms = self._listed_lease(claim)
@@ -345,7 +345,7 @@ class ReadyCache:
         finally:
             self._giving_up = None
 
-    def saw(self, work: UnitOfWork) -> None:
+    def committed(self, work: UnitOfWork) -> None:
         """Handle a commit: it shows whether a server has given up the lists."""
         lists = lists_of(work)
         if lists.generation >= self.generation:  # of two transactions in progress, either may end first
@@ -355,24 +355,24 @@ class ReadyCache:
             self.generation = lists.generation
             for line in list(self._lines.values()):
                 self.forget(line)
-            self.daemon.hurry(self.generation)
+            self.lease_recorder.hurry(self.generation)
 
-    def heard(self) -> None:
+    def check_generation(self) -> None:
         """Check whether lists were lost, because another server may have given them up."""
-        self.engine.run_unheard(Look())
+        self.engine.run_in_background(ReadGeneration())
 
     async def close(self) -> None:
         """Record the leases of jobs that were handed out.
 
         The jobs on lists are for the other servers, or their leases expire.
         """
-        await self.daemon.stop()
+        await self.lease_recorder.stop()
         for line in list(self._lines.values()):
             await line.close()
         self._recovery.close()
         if self._tasks:
             await asyncio.wait(self._tasks)
         with contextlib.suppress(ServerError):
-            await self.daemon.note(limits.HOUR_MS)
+            await self.lease_recorder.note(limits.HOUR_MS)
         if self._giving_up is not None:
             await asyncio.gather(self._giving_up, return_exceptions=True)

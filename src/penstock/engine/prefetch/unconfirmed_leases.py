@@ -43,17 +43,17 @@ class UnconfirmedLeases:
     def __contains__(self, token: int) -> bool:
         return token in self._by_token
 
-    def add(self, token: int, handed: UnconfirmedLease) -> None:
+    def add(self, token: int, lease: UnconfirmedLease) -> None:
         """Add a job that was handed out."""
-        self._by_token[token] = handed
+        self._by_token[token] = lease
 
     def older_than(self, steady_ms: int, limit: int) -> dict[int, UnconfirmedLease]:
         """Return some leases that were handed out before a moment, oldest first, by token."""
         found: dict[int, UnconfirmedLease] = {}
-        for token, handed in self._by_token.items():
-            if handed.at.steady_ms >= steady_ms or len(found) >= limit:
+        for token, lease in self._by_token.items():
+            if lease.at.steady_ms >= steady_ms or len(found) >= limit:
                 break
-            found[token] = handed
+            found[token] = lease
         return found
 
     def forget(self, token: int) -> None:
@@ -64,10 +64,10 @@ class UnconfirmedLeases:
         """Record the lease of a job that its worker settles or renews, if the job was set aside: start and length."""
         if job.started_at is not None:
             return
-        handed = self._by_token.get(job.token)
-        if handed is None:  # another server handed it out: the time it was set aside is the best known start
+        lease = self._by_token.get(job.token)
+        if lease is None:  # another server handed it out: the time it was set aside is the best known start
             aside = work.steady_ms if job.lease_until is None else min(work.steady_ms, job.lease_until - job.lease_ms)
             work.begin(job, job.lease_ms, At(time_of(job.token), aside))
         else:
-            work.begin(job, handed.lease_ms, handed.at)
+            work.begin(job, lease.lease_ms, lease.at)
             work.after_commit.append(lambda: self.forget(job.token))

@@ -154,7 +154,7 @@ async def remove_queue(engine: EngineContext, work: UnitOfWork, commands: Sequen
                 work.tell(EventKind.QUEUE_REMOVED, queue)
                 work.ready.discard(queue.number)
                 await work.tx.queue_remove(queue)
-                work.after_commit.append(partial(engine.throttle.forget, command.queue))
+                work.after_commit.append(partial(engine.queue_limits.forget, command.queue))
                 if queue.settings.subscriptions:
                     work.after_commit.append(engine.signals.webhooks_changed.emit)
         work.answer(command, None)
@@ -209,9 +209,9 @@ async def _old_jobs(
     Each place is passed once, and a job that was delivered since is left out. So a job that is retried and ends again
     meanwhile is not retried without end.
     """
-    fast = engine.of(queue).fast
-    if fast is not None:
-        await fast.clear(queue)
+    ready_cache = engine.of(queue).ready_cache
+    if ready_cache is not None:
+        await ready_cache.clear(queue)
     up_to_id = engine.highest_id() if up_to_id is None else up_to_id
     for state in states:
         after = Place(0, 0)

@@ -137,7 +137,7 @@ class _Tick(NamedTuple):
 async def fire(engine: EngineContext, work: UnitOfWork) -> None:
     """Use the ticks that are due, a bounded number at a time. The timer continues at once with the rest."""
     due = [cron for cron in await work.tx.cron_due(work.now_ms, limits.sweep_crons_max) if not _is_away(work, cron)]
-    ticks = [tick for cron in due if (tick := await _look(engine, work, cron)) is not None]
+    ticks = [tick for cron in due if (tick := await _decide_tick(engine, work, cron)) is not None]
     data = await work.tx.cron_data_load([tick.cron for tick in ticks if tick.fires])
     firing = [tick for tick in ticks if tick.cron.number in data]
     left = {tick.cron.number for tick in ticks if tick.fires} - data.keys()  # too much at once: left for the next batch
@@ -193,7 +193,7 @@ def _counts(ticks: list[_Tick]) -> dict[str, int]:
     return Counter(tick.cron.key.namespace for tick in ticks)
 
 
-async def _look(engine: EngineContext, work: UnitOfWork, cron: CronRecord) -> _Tick | None:
+async def _decide_tick(engine: EngineContext, work: UnitOfWork, cron: CronRecord) -> _Tick | None:
     """Decide what to do about a tick; None if there is nothing to do, because the cron is at its end."""
     if cron.is_used_up:
         return None
@@ -225,7 +225,7 @@ def _why_skipped(engine: EngineContext, cron: CronRecord, queue: Queue) -> str |
 
     There is a worker if one has registered and sent a heartbeat lately, or if a claim waits for a job now.
     """
-    if not cron.plan.skip_if_no_worker or engine.workers.serve(*queue.key) or engine.room.waiting(queue.key):
+    if not cron.plan.skip_if_no_worker or engine.workers.serve(*queue.key) or engine.claim_waiters.waiting(queue.key):
         return None
     return NO_WORKER
 

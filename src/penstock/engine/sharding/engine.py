@@ -95,9 +95,9 @@ class ShardFeed(EventFeed):
         self._shard = shard
 
     @property
-    def is_heard(self) -> bool:
+    def has_listeners(self) -> bool:
         """Return whether there are listeners, to this shard or to all."""
-        return super().is_heard or self._whole.is_heard
+        return super().has_listeners or self._whole.has_listeners
 
     def publish(self, block: JournalBlock) -> None:
         """Pass on a block, to listeners of this shard and to listeners of all."""
@@ -149,7 +149,7 @@ class ShardedEngine:
         self.relayers = [Relayer(engine, [other for other in engines if other is not engine]) for engine in engines]
         for engine, relayer in zip(engines, self.relayers, strict=True):
             engine.signals.relays_written.subscribe(relayer.wake)
-        self._keepers: list[PeriodicService] = [
+        self._services: list[PeriodicService] = [
             *self.relayers,
             *(Auditor(engine, engines, self.store.shards_of) for engine in engines),
             *(NameRegistry(engine, engines) for engine in engines),
@@ -625,8 +625,8 @@ class ShardedEngine:
         """Start the timers and the maintenance services."""
         for engine in self.engines:
             engine.start()
-        for keeper in self._keepers:
-            keeper.start()
+        for service in self._services:
+            service.start()
         self.rebalancer.start()
 
     def highest_id(self) -> int:
@@ -636,7 +636,7 @@ class ShardedEngine:
     async def close(self) -> None:
         """Answer all callers that wait, finish what was submitted, stop. The stores stay open."""
         await self.rebalancer.stop()
-        await asyncio.gather(*(keeper.stop() for keeper in self._keepers))
+        await asyncio.gather(*(service.stop() for service in self._services))
         held = dict(self._held)
         for command, task in held.items():
             task.cancel()

@@ -265,8 +265,8 @@ class Rebalancer(PeriodicService):
         began = self._engine.clock.stopwatch()
         if queue.move.standing is Standing.HERE:
             attempt = random_name()
-            if source.fast is not None:
-                await source.fast.clear(queue.key)
+            if source.ready_cache is not None:
+                await source.ready_cache.clear(queue.key)
             try:
                 queue = await source.run(Freeze(key, target.store.shard, attempt))
                 log.info("queue leaves", queue=key, shard=source.store.shard)

@@ -35,10 +35,10 @@ class StoreHealth(Protocol):
     async def sync(self) -> None:
         """Return once everything committed before the call survives a power cut.
 
-        Raises OutcomeUnknown if the disk fails. No write is accepted then until ``heal`` succeeds.
+        Raises OutcomeUnknown if the disk fails. No write is accepted then until ``recover`` succeeds.
         """
 
-    async def heal(self) -> bool:
+    async def recover(self) -> bool:
         """Try to recover from a failure. Returns whether the store accepts writes again."""
 
     async def close(self) -> None:

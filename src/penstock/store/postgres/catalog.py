@@ -102,26 +102,26 @@ class PostgresCatalog(catalog.Catalog):
         finally:
             del self._looks[id(meanwhile)]
 
-    async def look_further(self, db: Connection) -> None:
+    async def extend_horizon(self, db: Connection) -> None:
         """Read due times that are earlier than the known ones, and keep the known ones."""
         *moments, unfollowed = await db.fetchrow(_NEXT_MOMENTS)
         bring_forward(self.horizon, CommitNotice(horizon=tuple(moments), unfollowed=unfollowed))
 
-    def hear(self, told: CommitNotice) -> None:
+    def apply_notice(self, notice: CommitNotice) -> None:
         """Apply a commit of another server."""
-        self.apply(told.tallies)
-        self.crons += told.crons
-        self._bring_forward(told)
+        self.apply(notice.tallies)
+        self.crons += notice.crons
+        self._bring_forward(notice)
 
     def bring_forward(self, booked: Horizon) -> None:
         """Apply a due time of this server's commit, also if a query of due times is in progress."""
         moments = booked.due_ms, booked.job_expiry_ms, booked.lease_expiry_ms, booked.cron_ms
         self._bring_forward(CommitNotice(horizon=moments, unfollowed=booked.unfollowed))
 
-    def _bring_forward(self, told: CommitNotice) -> None:
-        bring_forward(self.horizon, told)
+    def _bring_forward(self, notice: CommitNotice) -> None:
+        bring_forward(self.horizon, notice)
         for meanwhile in self._looks.values():
-            bring_forward(meanwhile, told)
+            bring_forward(meanwhile, notice)
 
 
 _CHANGED = (

@@ -126,16 +126,20 @@ class PostgresFollower:
                 if block.events:
                     blocks.append(block)
                 continue
-            heard = commit_notice.decode(told)
-            if heard.queues or heard.webhooks or any(queue not in self._store.catalog.by_number for queue in heard.tallies):
+            notice = commit_notice.decode(told)
+            if (
+                notice.queues
+                or notice.webhooks
+                or any(queue not in self._store.catalog.by_number for queue in notice.tallies)
+            ):
                 await self._store.refresh(db)  # the counts of a new queue begin with this block
             self.known = number  # not before: a commit of this server that comes meanwhile must not be passed on first
-            self._store.catalog.hear(heard)
-            for queue in heard.fronts:
+            self._store.catalog.apply_notice(notice)
+            for queue in notice.fronts:
                 self._store.fronts.forget(queue)
-            webhooks = webhooks or heard.webhooks
-            ready.update(heard.queues)
-            ready.update(queue for queue, delta in heard.tallies.items() if _frees(delta))
+            webhooks = webhooks or notice.webhooks
+            ready.update(notice.queues)
+            ready.update(queue for queue, delta in notice.tallies.items() if _frees(delta))
             if count:
                 queues, events = decode_body(body)
                 blocks.append(JournalBlock(seq, at, events, queues))

@@ -45,7 +45,7 @@ class PostgresQueueMoves(PostgresQueues):
         await self._guarded(_MOVE_QUEUE, [*move, version, queue.number, before.standing, before.attempt], 1, "queues")
         self._moved = self._webhooks_changed = True
         self._set_move(queue, move)
-        await self._catalog.look_further(self._db)
+        await self._catalog.extend_horizon(self._db)
         bring_forward(self._booked, CommitNotice(horizon=_moments(self._catalog.horizon)))
 
     async def queues_forget(self) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.core import ids, limits
-from penstock.core.clock import settle
+from penstock.core.clock import yield_to_loop
 from penstock.core.dependencies import Need
 from penstock.core.job import Delivery, JobRecord, Payload
 from penstock.core.lifecycle import State
@@ -291,5 +291,5 @@ async def journal_page(db: Connection, seq: int, namespace: str, bytes_max: int)
         page.add(first, count, at, body)
         if page.is_full:
             break
-        await settle(1)
+        await yield_to_loop(1)
     return page.page()

@@ -61,7 +61,7 @@ NODE_TRIES: Final = 10
 #: Servers that start at the same time may correct it together.
 CLOCK_TRIES: Final = 10
 #: The pause after a query of due times, as a multiple of its duration.
-LOOK_FURTHER_REST: Final = 50
+EXTEND_HORIZON_REST: Final = 50
 
 
 _NO_ROOM: Final = "the database has no room left"
@@ -114,7 +114,7 @@ class PostgresStore(PostgresStoreReads):
         self.history = UNKNOWN
         self._status = StoreStatus()
         self._size_bytes = 0
-        self._look_further_at = 0.0
+        self._extend_horizon_at = 0.0
         self._writers: list[Connection] = []
         self._idle: list[Connection] = []  #: writers without a transaction
         self._listener: Connection | None = None
@@ -139,7 +139,7 @@ class PostgresStore(PostgresStoreReads):
 
         ``layout``: its number, and the number of shards. ``database_clock``: use the database's clock, or the given one.
         ``answer_ms``: the database counts as lost if it answers nothing for this long; default 5 s.
-        ``may_be_down``: a database that cannot be reached is no error; it is available once ``heal`` reaches it.
+        ``may_be_down``: a database that cannot be reached is no error; it is available once ``recover`` reaches it.
         Raises StoreIncompatible, ConfigInvalid, StorageFailed.
         """
         store = cls(url, clock, layout=layout, database_clock=database_clock, answer_ms=answer_ms)
@@ -286,32 +286,32 @@ class PostgresStore(PostgresStoreReads):
         self.node, self.servers, size = taken
         self._size_bytes = size or 0
         self.follower.catch_up()  # in case a notification was lost
-        await self._look_further()
+        await self._extend_horizon()
 
     async def _take_node(self, db: Connection, known: int) -> Any:
         if self.clock.counted_ms is not None and self.clock.is_known:
             # An idle server would miss corrections, and could not distinguish them from a clock that was set since.
             asked_ms = self.clock.local_ms()
-            self.clock.told(Reading(*await db.fetchrow(_LOOK_AT_CLOCK)), asked_ms)
+            self.clock.told(Reading(*await db.fetchrow(_READ_CLOCK_SHIFT)), asked_ms)
         counted = self.clock.counted_ms
         if counted is not None:
             await db.execute("update lease_mark set counted = $1 where counted < $1", counted)
         return await db.fetchrow(_TAKE_NODE, self.server, NODE_LEASE_MS, NODES_MAX, known, counted)
 
-    async def _look_further(self) -> None:
+    async def _extend_horizon(self) -> None:
         """Read due times that are earlier than the known ones: a server may have stopped before it handled them.
 
         Dead rows that cannot be vacuumed make this slow, see queue_heads.py; then it is done less often.
         """
         began = self.clock.stopwatch()
-        if began >= self._look_further_at:
-            await self._ask(self._look_further_now)
+        if began >= self._extend_horizon_at:
+            await self._ask(self._extend_horizon_now)
             ended = self.clock.stopwatch()
-            self._look_further_at = ended + (ended - began) * LOOK_FURTHER_REST
+            self._extend_horizon_at = ended + (ended - began) * EXTEND_HORIZON_REST
 
-    async def _look_further_now(self, db: Connection) -> None:
+    async def _extend_horizon_now(self, db: Connection) -> None:
         with contextlib.suppress(asyncpg.QueryCanceledError):  # it took too long
-            await self.catalog.look_further(db)
+            await self.catalog.extend_horizon(db)
 
     async def _ask(self, ask: Callable[[Connection], Coroutine[Any, Any, Any]]) -> Any:
         """Run a query that is answered at once. If it is not, the database counts as lost, and waiting callers fail."""
@@ -481,7 +481,7 @@ class PostgresStore(PostgresStoreReads):
         return ours
 
     def lost(self, error: BaseException) -> None:
-        """Record that a connection is lost: nothing is written until ``heal`` has made new ones."""
+        """Record that a connection is lost: nothing is written until ``recover`` has made new ones."""
         if self._status.error is None and not isinstance(error, ServerError):
             log.info("a connection to the database was lost", error=str(error) or type(error).__name__, shard=self.shard)
         self._trouble(f"the database cannot be reached: {reason_of(error)}", full=False)
@@ -509,7 +509,7 @@ class PostgresStore(PostgresStoreReads):
             log.error("storage failed: writes are refused until it works again", reason=reason, shard=self.shard)
             self._status = StoreStatus(writable=full, full=full, error=reason, since_ms=self.clock.now_ms())
 
-    async def heal(self) -> bool:
+    async def recover(self) -> bool:
         if self._status.error is None:
             return True
         async with self._turns.alone():
@@ -559,7 +559,7 @@ where l.holder = $2 or l.until < excluded.until - $3
 returning term
 """
 _STORES_KNOWN = "select stores from nodes where until > coalesce($1, clock_ms())"
-_LOOK_AT_CLOCK = "select clock_ms(), clock_shift, clock_term from catalog"
+_READ_CLOCK_SHIFT = "select clock_ms(), clock_shift, clock_term from catalog"
 _READ_CLOCK = "select clock_ms(), clock_shift, clock_term, counted from catalog, lease_mark"
 _CORRECT_CLOCK = "update catalog set clock_shift = $1, clock_term = clock_term + 1 where clock_term = $2"
 # The number of a server that has not renewed it for long is free again.

@@ -64,7 +64,7 @@ class DiskSpace:
         If that is not possible, new jobs are refused: they would use up the remaining space.
         """
         held = self.ballast.hold()
-        self._look()
+        self._update_status()
         if not held:
             self._refuse_jobs()
             if not self.ballast.bytes and not self.ballast.has_room():
@@ -78,7 +78,7 @@ class DiskSpace:
     def refuse(self) -> StorageFull:
         """Record that a write found no room; return the error for it if it cannot be tried again."""
         given = self.ballast.give_back()
-        self._look()
+        self._update_status()
         if not self._status.full:
             self._refuse_jobs()
         elif not given:
@@ -94,14 +94,14 @@ class DiskSpace:
     def regain(self) -> bool:
         """Reserve released parts again, or more than at the start; return True if new jobs can be accepted."""
         held = self.ballast.hold()
-        self._look()
+        self._update_status()
         if held and self.ballast.has_room_for_jobs():
             return True
         if self._status.full and not self._status.writable and self.ballast.has_room():
             self.worked()
         return False
 
-    def _look(self) -> None:
+    def _update_status(self) -> None:
         self._status.reserve_bytes = self.reserve_bytes
         self._status.reserve_short = self.ballast.is_wanted and not self.ballast.is_whole
 

@@ -193,14 +193,14 @@ class SqliteStore(SqliteStoreReads):
         self._checkpoint_thread.shutdown()
         self._lock.release()
 
-    def _connect_with_reserve(self, *, accept_loss: bool, healing: bool = False) -> None:
+    def _connect_with_reserve(self, *, accept_loss: bool, recovering: bool = False) -> None:
         """Open the files. On a full disk that uses a part of the reserve, because files must be created beside the log."""
         ballast = self._room.ballast
         if not ballast.has_room():
             ballast.give_back()
         while True:
             try:
-                self._connect_all(accept_loss=accept_loss, healing=healing)
+                self._connect_all(accept_loss=accept_loss, recovering=recovering)
             except (apsw.Error, OSError) as error:
                 if not self._room.means_full(error):
                     raise
@@ -212,17 +212,17 @@ class SqliteStore(SqliteStoreReads):
             else:
                 return
 
-    def _connect_all(self, *, accept_loss: bool, healing: bool = False) -> None:
+    def _connect_all(self, *, accept_loss: bool, recovering: bool = False) -> None:
         self._log_bytes = self._log_path.stat().st_size if self._log_path.exists() else None
         try:
             self._db = self._connect(WRITER_CACHE_KIB)
             try:
-                self._check_log(accept_loss=accept_loss, healing=healing)  # before lost data can be overwritten
+                self._check_log(accept_loss=accept_loss, recovering=recovering)  # before lost data can be overwritten
                 upgrade.upgrade(self._db, self._path, self.clock, keep_copy=self._upgrade_copy)
                 if self._has_lost:
                     history.raise_epoch(self._db)
                 self._load()
-                if not healing:
+                if not recovering:
                     self.clock = lease_clock.resume(self._db, self.clock)
                 # Changes made here are on disk before they are used, and before numbers are used again.
                 self._log_sync.begin(self._db, self.history.identity, self.journal_next)
@@ -314,15 +314,15 @@ class SqliteStore(SqliteStoreReads):
         if not self._path.exists():
             os.close(os.open(self._path, os.O_CREAT | os.O_CLOEXEC, 0o600))  # other users must not read the data in jobs
 
-    def _check_log(self, *, accept_loss: bool, healing: bool) -> None:
+    def _check_log(self, *, accept_loss: bool, recovering: bool) -> None:
         """Refuse to continue without commits that were on disk. Raises StoreIncompatible.
 
-        ``healing``: a sync has failed in this process, so commits that were never synced may be lost, but no others.
+        ``recovering``: a sync has failed in this process, so commits that were never synced may be lost, but no others.
         """
         list(self._db.execute("select count(*) from sqlite_schema"))  # makes SQLite replay the log
         lost = wal_check.lost_commits(self._db, self._path)
         same_boot = self._lock.previous.boot_id == boot_id() != ""
-        if lost and same_boot and not accept_loss and not healing:
+        if lost and same_boot and not accept_loss and not recovering:
             raise StoreIncompatible(
                 f"{self._path}-wal is damaged: at least {lost} commits behind the damage would be lost. Restore a backup with: "
                 "penstock restore, or start with --accept-loss to go on without them. Nothing was changed."
@@ -330,9 +330,9 @@ class SqliteStore(SqliteStoreReads):
         salts, frames = sync_mark.salts_of(self._log_path), wal_check.replayed_frames(self._db)
         found = sync_mark.look(self._db, self._log_bytes, salts, frames, same_boot=same_boot)
         accepted = sync_mark.check(
-            self._directory, sync_mark.read(self._directory), found, accept_loss=accept_loss and not healing
+            self._directory, sync_mark.read(self._directory), found, accept_loss=accept_loss and not recovering
         )
-        if lost and same_boot and not healing:
+        if lost and same_boot and not recovering:
             log.warning("started with --accept-loss: commits behind the damage of the log are dropped", commits=lost)
         elif lost:
             log.warning(
@@ -340,7 +340,7 @@ class SqliteStore(SqliteStoreReads):
                 "was acknowledged with durability always",
                 commits=lost,
             )
-        self._has_lost = self._has_lost or accepted or bool(lost and (same_boot or healing))
+        self._has_lost = self._has_lost or accepted or bool(lost and (same_boot or recovering))
 
     def _load(self) -> None:
         self.catalog = SqliteCatalog(self._db)
@@ -501,7 +501,7 @@ class SqliteStore(SqliteStoreReads):
     def check_writable(self, *, grows: bool) -> None:
         self._status.check(grows=grows)
 
-    async def heal(self) -> bool:
+    async def recover(self) -> bool:
         """Try to recover from a failure. Returns whether the store accepts writes again."""
         if self._status.full:
             if self._room.regain():
@@ -525,7 +525,7 @@ class SqliteStore(SqliteStoreReads):
         before; the rest is either still readable, and is made durable now, or fails its checksum and is dropped by SQLite.
         """
         await self._disconnect_all(tidy=False)
-        self._connect_with_reserve(accept_loss=True, healing=True)
+        self._connect_with_reserve(accept_loss=True, recovering=True)
         self._db.pragma("synchronous", "full")
         self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         self._db.pragma("synchronous", "normal")

@@ -11,7 +11,7 @@ from penstock.core import limits
 from penstock.core.errors import JobNotFound, StaleLease, TooMany, WrongState
 from penstock.core.lifecycle import Arrow
 from penstock.doors.jobs.lease_handlers import LeaseHandlers
-from penstock.engine.jobs.lease_waiters import CheckLeases
+from penstock.engine.jobs.check_leases import CheckLeases
 from penstock.engine.jobs.loss_alerts import LossAlert
 from penstock.engine.jobs.settle import LeaseRef, Release
 from tests.support.engines import ack, claim_job, fail, move, push, renew
@@ -44,7 +44,7 @@ async def test_an_alert_is_woken_when_a_job_is_taken_away(engine: Engine, arrow:
     await alert.wait()
     assert (await ask(engine, alert, *jobs))[1] is (JobNotFound if arrow is Arrow.CANCEL else WrongState)
     alert.close()
-    assert not engine.held_jobs._alerts
+    assert not engine.loss_alerts._alerts
 
 
 async def test_what_the_holder_does_wakes_nobody(engine: Engine, clock: ManualClock) -> None:
@@ -85,7 +85,7 @@ async def test_there_is_a_limit(engine: Engine, monkeypatch: pytest.MonkeyPatch)
     job = await held(engine)
     assert await ask(engine, alert, job) == [None]
     monkeypatch.setattr(limits, "held_jobs_waited_for_max", 1)
-    with pytest.raises(TooMany, match="Heartbeats tell"):
+    with pytest.raises(TooMany, match="A heartbeat reports"):
         await ask(engine, alert, job)
     alert.close()
     assert await ask(engine, alert, job) == [None]
@@ -101,7 +101,7 @@ async def test_a_wait_ends_with_its_alarm_even_if_that_rings_early(
     monkeypatch.setattr(clock, "call_at", lambda at, callback: call_at(at - 1, callback))
     holds = [LeaseRef(job.id, job.token)]
     waiting = asyncio.create_task(LeaseHandlers(engine)._lost("default", [str(job.id)], holds, 1_000))
-    while not engine.held_jobs._alerts:
+    while not engine.loss_alerts._alerts:
         await asyncio.sleep(0)
     await clock.advance(999)
     async with asyncio.timeout(10):
@@ -113,8 +113,8 @@ async def test_a_client_that_hangs_up_before_its_question_is_applied_leaves_noth
     holds = [LeaseRef(job.id, job.token)]
     waiting = asyncio.create_task(LeaseHandlers(engine)._lost("default", [str(job.id)], holds, 1_000))
     await asyncio.sleep(0)  # it has asked, and is not answered yet
-    assert not engine.held_jobs._alerts
+    assert not engine.loss_alerts._alerts
     waiting.cancel()
     await asyncio.wait([waiting])
     await renew(engine, job, token=job.token)
-    assert not engine.held_jobs._alerts
+    assert not engine.loss_alerts._alerts

@@ -1,7 +1,7 @@
-"""Reports which jobs are still held, and waits until one of them is not. So a worker learns that a job was cancelled.
+"""Checks which jobs are still held, and sets an alert for them. So a worker learns that a job was cancelled.
 
-A heartbeat reports it too, but it writes each lease. This command reads once, and then waits for a commit that ends one of
-the jobs.
+A heartbeat reports it too, but it writes each lease. This command only reads. Then its caller waits for the alert, which a
+commit fires that ends one of the jobs.
 """
 
 from __future__ import annotations
@@ -43,10 +43,13 @@ async def check_leases(engine: EngineContext, work: UnitOfWork, commands: Sequen
 
     def note(command: CheckLeases, _index: int, job: JobRecord) -> None:
         if not command.alert.is_closed:
-            engine.held_jobs.add(job.id, command.alert)
+            engine.loss_alerts.add(job.id, command.alert)
 
-    if not engine.held_jobs.has_room:
+    if not engine.loss_alerts.has_room:
         for command in commands:
-            work.refuse(command, TooMany("Too many jobs are waited for. Heartbeats tell which jobs are lost, too."))
+            work.refuse(
+                command,
+                TooMany("Too many leases are watched on this server. A heartbeat reports lost leases, too."),
+            )
         return
     await settle(engine, work, commands, note)
