@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx2
 
-from tests.support import stores
+from tests.support import forks, stores
 from tests.support.described import DescribedClient
 from tests.support.ports import free_port
 
@@ -70,7 +70,7 @@ class ServerProcess:
         self.port = port or free_port()
         self.tcp_port = tcp_port or free_port()
         self.resp_port = resp_port or free_port()
-        self.process: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[str] | forks.Fork | None = None
         self.log_path = data.parent / f"{data.name}.log"
 
     @property
@@ -91,12 +91,15 @@ class ServerProcess:
     def start(self) -> Self:
         """Start it and wait until it says that it listens."""
         self.data.parent.mkdir(parents=True, exist_ok=True)
-        command = [
-            sys.executable, *self.launcher, "serve", "--data", str(self.data), "--http", f"127.0.0.1:{self.port}",
+        args = [
+            "serve", "--data", str(self.data), "--http", f"127.0.0.1:{self.port}",
             "--tcp", f"127.0.0.1:{self.tcp_port}", "--resp", f"127.0.0.1:{self.resp_port}", "--metrics", "off", *self.args,
         ]  # fmt: skip
         with self.log_path.open("a") as log:
-            self.process = subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, stderr=log, text=True)
+            self.process = forks.fork(args, self.env, log.fileno()) if self.launcher == PENSTOCK else None
+            if self.process is None:
+                command = [sys.executable, *self.launcher, *args]
+                self.process = subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
