@@ -34,6 +34,7 @@ _WITHOUT_STORE = (
     "messages/test_push_dispatcher.py",
     "net/test_raw_sockets.py",
     "net/test_send_queue.py",
+    "net/test_websocket.py",
     "resp/test_parser.py",
     "test_rate_limit.py",
     "test_unread_shares.py",
