@@ -283,7 +283,7 @@ class TcpConnection(asyncio.Protocol):
     async def _work(self, message: dict[str, Any], size: int) -> None:
         try:
             if size > limits.small_body_bytes:
-                async with self._listener.table.engine.share.large(self._session.namespace):
+                async with self._listener.table.engine.share.large(self._session.tenant):
                     frame = await self._answer(message, size)
             elif message.get("cmd") in LISTINGS:
                 async with self._listener.listings.turn(self._client_name):

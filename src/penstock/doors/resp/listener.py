@@ -317,7 +317,7 @@ class RespConnection(asyncio.Protocol):
             if self.lost:
                 commands = self._last_turn(commands)
             if commands:
-                if (place := self._listener.engine.share.begin(session.namespace, len(commands))) is not None:
+                if (place := self._listener.engine.share.begin(session.tenant, len(commands))) is not None:
                     await place
                 await session.work(commands)
             elif self.gone:
