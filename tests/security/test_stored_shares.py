@@ -89,3 +89,16 @@ def test_staged_parts(evil: httpx2.Client, good: httpx2.Client) -> None:
     assert stage(good, 0).status_code == 200
     assert evil.post("/bulk/stages/t0/abort").status_code == 200
     assert stage(evil, 0).status_code == 200
+
+
+def test_options_of_crons(evil: httpx2.Client) -> None:
+    """The options of all crons of a namespace are read for a listing: with 100 kB each they had a gigabyte."""
+
+    def add(tags: list[str]) -> httpx2.Response:
+        cron = {"name": "c", "queue": "q", "data": 1, "schedule": "0 0 1 1 *", "jobOptions": {"tags": tags}}
+        return evil.post("/crons", json=cron)
+
+    answer = add([f"{number:01000}" for number in range(100)])
+    assert answer.status_code == 400
+    assert "at most 16384 are taken" in answer.text
+    assert add([f"{number:0100}" for number in range(100)]).status_code == 200

@@ -51,6 +51,7 @@ timezone_chars_max: Final = 64
 repeat_every_ms_max: Final = YEAR_MS
 repeats_max: Final = 1_000_000_000
 crons_max: Final = 10_000
+cron_plan_bytes_max: Final = 16_384  # of what is stored of a cron besides its payload: its tags, for example
 #: A tick that is later than this, because the server was busy or the clock was set forward, is missed.
 cron_late_ms_max: Final = MINUTE_MS
 #: After a tick that was skipped because its previous job is unfinished, ticks within this time are skipped without a check.
