@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 import structlog
 
-from penstock.access.identity import WORDS, Identity
+from penstock.access.identity import ANYWHERE, WORDS, Identity
 from penstock.core import limits
 from penstock.core.apikey import PREFIX, ApiKey
 from penstock.core.clock import pause
 from penstock.core.errors import InvalidInput, KeyNotFound, KeysUnavailable, ServerError, Unauthorized
+from penstock.core.pool_shares import Shares
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -96,6 +97,7 @@ class ApiKeys:
         self._revision = -1
         self._changing = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
+        self.shares = Shares()  #: how many of the keys each namespace may have
         self.known = False  #: the keys have been read from the store
         self.when_changed: Callable[[], None] = lambda: None
 
@@ -183,12 +185,25 @@ class ApiKeys:
         return key
 
     async def make(self, wish: KeyRequest) -> CreatedKey:
-        """Create a key that is valid immediately. Raises TooMany, StorageFailed."""
+        """Create a key that is valid immediately. Raises TooMany, NamespaceLimit, StorageFailed."""
         async with self._changing:
+            self._check_shares(wish.namespaces)
             made = await make_key(self._store, wish)
             self._keys[made.key.id] = made.key
         await self._look_again()
         return made
+
+    def _check_shares(self, namespaces: Sequence[str]) -> None:
+        """Raise NamespaceLimit if one of the namespaces has its share of the keys. Revoked and expired ones do not count."""
+        now, held, taken = self._clock.now_ms(), dict.fromkeys(namespaces, 0), 0
+        for key in self._keys.values():
+            if key.revoked_at is None and (key.expires_at is None or now < key.expires_at):
+                taken += 1
+                for namespace in held.keys() & key.namespaces:
+                    held[namespace] += 1
+        for namespace, count in held.items():
+            if namespace != ANYWHERE:
+                self.shares.check("API keys", namespace, most=limits.api_keys_max, taken=taken, held=count)
 
     async def revoke(self, key_id: str) -> None:
         """Revoke a key: here immediately, elsewhere within about a second. Raises KeyNotFound, StorageFailed."""

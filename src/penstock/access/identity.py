@@ -93,6 +93,21 @@ class Identity:
             return namespace if self._grants else ""
         return min(self._grants)
 
+    @property
+    def is_restricted(self) -> bool:
+        """Return whether it has rights in some namespaces only."""
+        return ANYWHERE not in self._grants
+
+    def holder(self, namespace: str, network: str) -> str:
+        """Return the name under which the memory and the connections of this client are counted.
+
+        A tenant can get several keys or tokens, so all of a namespace are one holder. An identity with rights everywhere is
+        a holder of its own, or ``network``, the network of its address, if it has no name.
+        """
+        if self.is_restricted:
+            return f"namespace {self.tenant(namespace)}"
+        return f"identity {self.subject}" if self.subject else network
+
     def check(self, namespace: str, right: Right) -> None:
         """Raise Forbidden, with the missing scope, unless it has a right in a namespace."""
         if self.may(namespace, right):

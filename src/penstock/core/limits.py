@@ -51,6 +51,7 @@ timezone_chars_max: Final = 64
 repeat_every_ms_max: Final = YEAR_MS
 repeats_max: Final = 1_000_000_000
 crons_max: Final = 10_000
+cron_plan_bytes_max: Final = 16_384  # of what is stored of a cron besides its payload: its tags, for example
 #: A tick that is later than this, because the server was busy or the clock was set forward, is missed.
 cron_late_ms_max: Final = MINUTE_MS
 #: After a tick that was skipped because its previous job is unfinished, ticks within this time are skipped without a check.
@@ -66,7 +67,7 @@ forwarded_hops_max: Final = 32  # addresses of X-Forwarded-For that are read, fr
 body_bytes_max: Final = payload_bytes_max + 65_536  # room for the envelope around the largest payload
 small_body_bytes: Final = 65_536
 bodies_bytes_max: Final = 1024 * MEBIBYTE  # of all large bodies in progress, counted by the bytes received
-bodies_share_bytes_max: Final = bodies_bytes_max // 2  # the same, of one identity or address
+bodies_share_bytes_max: Final = bodies_bytes_max // 2  # the same, of one namespace or client
 body_idle_ms_max: Final = 30 * SECOND_MS  # a large body without new bytes for this long is cancelled
 drain_bytes_max: Final = 16 * MEBIBYTE  # read and dropped of a body that was already answered with an error
 drain_ms_max: Final = 5_000  # the same, in time
@@ -92,7 +93,7 @@ shown_host_chars_max: Final = 100
 # Limits of a connection over the TCP protocol or WebSocket of the jobs door.
 frame_bytes_max: Final = 64 * MEBIBYTE
 frames_bytes_max: Final = 1024 * MEBIBYTE  # of all frames that are received or processed, beyond the next
-frames_share_bytes_max: Final = frames_bytes_max // 2  # the same, from one address
+frames_share_bytes_max: Final = frames_bytes_max // 2  # the same, of one namespace or client
 small_frame_bytes: Final = 32_768  # of a frame that is decoded without a pause
 connection_frames_bytes: Final = 65_536  # that every connection may hold, independent of the others
 frame_idle_ms_max: Final = MINUTE_MS  # a frame without new bytes for this long is cancelled
@@ -126,7 +127,7 @@ connection_holders: Final = 8  # a holder with at most this part of all connecti
 answer_counted_bytes: Final = 4_096  # an answer above this size counts as unread until the client has read it
 answer_small_bytes: Final = 65_536  # an answer up to this size never waits for other connections
 answers_connection_bytes_max: Final = 8 * MEBIBYTE  # unread, beyond one answer
-answers_client_bytes_max: Final = 32 * MEBIBYTE  # likewise, by one identity, or one address if there is none
+answers_client_bytes_max: Final = 32 * MEBIBYTE  # likewise, by one namespace or client
 answers_bytes_max: Final = 96 * MEBIBYTE  # likewise, by all clients; and of answers that wait to be sent
 answers_waiting_max: Final = 1_000  # answers that wait to be sent, of all clients; one client gets half of the free places
 answer_look_ms: Final = 100  # between two checks how much clients have read
@@ -276,6 +277,7 @@ replay_read_bytes: Final = MEBIBYTE // 2  # likewise, of all namespaces, in stor
 replay_bytes: Final = 65_536  # of the events of one namespace on a page, in stored form; at least one event
 watched_queues_max: Final = 100_000
 workers_max: Final = 10_000
+workers_bytes_max: Final = 64 * MEBIBYTE  # of the names of all workers and their queues
 worker_queues_max: Final = 1_000
 
 # Limits of bulk reads: snapshots, and ranges of the journal, as files.

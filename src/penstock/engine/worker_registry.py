@@ -5,6 +5,7 @@ A worker that is silent for ``timeout_ms`` counts as disconnected, and is remove
 
 from __future__ import annotations
 
+from sys import getsizeof
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -40,6 +41,7 @@ class RegisteredWorker(msgspec.Struct, eq=False):
     registered_at: int
     last_seen: int
     heard_at: int  #: steady clock
+    size: int = 0  #: bytes of its names
     active_jobs: int = 0
     processed_jobs: int = 0
     failed_jobs: int = 0
@@ -60,6 +62,8 @@ class WorkerRegistry:
         self._active: dict[tuple[str, str], RegisteredWorker] = {}
         self._silent: dict[tuple[str, str], RegisteredWorker] = {}
         self._held: dict[str, int] = {}  #: number of workers of each namespace
+        self._bytes: dict[str, int] = {}  #: bytes of their names
+        self._all_bytes = 0
         self.shares = Shares()
         self._alarm: Alarm | None = None
         self.processed = 0  #: jobs that workers reported since the server started
@@ -92,10 +96,11 @@ class WorkerRegistry:
         """Register a worker. If it registers again under its id, it is replaced. Raises TooMany."""
         now, steady = self._clock.now_ms(), self._clock.steady_ms()
         key = (namespace, worker_id or to_uuid(self._ids.next(now)))
-        if self._take(key) is None:
-            self._check_room(namespace)
+        size = sum(map(getsizeof, (key[1], name, hostname or "", *queues)))
+        self._check_room(namespace, size, self.find(*key))
+        self._take(key)
         worker = RegisteredWorker(
-            key[1], namespace, name, list(queues), concurrency, hostname, pid, started_at, now, now, steady
+            key[1], namespace, name, list(queues), concurrency, hostname, pid, started_at, now, now, steady, size
         )  # fmt: skip
         self._active[key] = worker
         self._count(worker, 1)
@@ -171,14 +176,22 @@ class WorkerRegistry:
         if self._alarm is not None:
             self._alarm.cancel()
 
-    def _check_room(self, namespace: str) -> None:
-        """Raise TooMany, or NamespaceLimit."""
-        if len(self) >= limits.workers_max:
-            raise TooMany(
-                f"Too many workers (max {limits.workers_max}). Unregister some, or wait until silent ones are gone."
-            )
-        held = self._held.get(namespace, 0)
-        self.shares.check("workers", namespace, most=limits.workers_max, taken=len(self), held=held)
+    def _check_room(self, namespace: str, size: int, before: RegisteredWorker | None) -> None:
+        """Raise TooMany, or NamespaceLimit, if there is no room for a worker. ``before``: the one that it replaces."""
+        if before is None:
+            if len(self) >= limits.workers_max:
+                raise TooMany(
+                    f"Too many workers (max {limits.workers_max}). Unregister some, or wait until silent ones are gone."
+                )
+            held = self._held.get(namespace, 0)
+            self.shares.check("workers", namespace, most=limits.workers_max, taken=len(self), held=held)
+        more, most = size - (0 if before is None else before.size), limits.workers_bytes_max
+        if more <= 0:
+            return
+        if self._all_bytes + more > most:
+            raise TooMany(f"The names of all workers and their queues are too long (max {most} bytes). Unregister some.")
+        taken, held = self._all_bytes + more - 1, self._bytes.get(namespace, 0) + more - 1
+        self.shares.check("bytes of names of workers", namespace, most=most, taken=taken, held=held)
 
     def _take(self, key: tuple[str, str]) -> RegisteredWorker | None:
         worker = self._active.pop(key, None) or self._silent.pop(key, None)
@@ -192,6 +205,12 @@ class WorkerRegistry:
             self._held[worker.namespace] = held
         else:
             del self._held[worker.namespace]
+        self._all_bytes += change * worker.size
+        size = self._bytes.get(worker.namespace, 0) + change * worker.size
+        if size:
+            self._bytes[worker.namespace] = size
+        else:
+            self._bytes.pop(worker.namespace, None)
 
     def _count_failures(self, worker: RegisteredWorker, failed: int) -> None:
         before, worker.failed_jobs = worker.failed_jobs, failed

@@ -89,11 +89,12 @@ async def _open(config: Config) -> _Opened:
     listeners.check_free(config.http, "http")
     shards = await open_shards(config, clock)
     engine, links = await open_engine(config, shards, clock)
-    engine.limit_namespaces(
-        Shares(lambda: gate.keeps_apart, percent=config.namespace_share, queues_max=config.namespace_queues_max)
-    )
+    shares = Shares(lambda: gate.keeps_apart, percent=config.namespace_share, queues_max=config.namespace_queues_max)
+    engine.limit_namespaces(shares)
     engine.start()
-    doors = Doors(config, engine, gate, guard, await keys_for(gate, shards[0], clock), clock=clock)
+    keys = await keys_for(gate, shards[0], clock)
+    keys.shares = shares
+    doors = Doors(config, engine, gate, guard, keys, clock=clock)
     return _Opened(config, clock, tls, gate, shards, engine, links, doors)
 
 

@@ -267,7 +267,11 @@ class HttpApp:
         if "ns" in params:
             tenant = params["ns"]
         elif not route.namespaced:
-            return None
+            if not (route.asks and request.identity.is_restricted):
+                return None
+            tenant = (
+                DEFAULT_NAMESPACE  # the body names namespaces: the request counts for one in which the client has rights
+            )
         elif "x-namespace" in request.headers:
             tenant = request.header("x-namespace", DEFAULT_NAMESPACE)
         else:
@@ -370,25 +374,21 @@ class HttpApp:
         return RateLimited(retry_after_ms=wait_ms) if wait_ms else None
 
     def _who(self, scope: Scope, request: Request) -> str:
-        """Return the name of a client for counting its unread answers: its identity, or else its address."""
-        subject = request.identity.subject
-        return f"identity {subject}" if subject else self._network_of(scope)
+        """Return the name of a client for counting its unread answers."""
+        return request.identity.holder(request.tenant, self._network_of(scope))
 
     def in_use(self) -> dict[str, str]:
         """Return the connections with a request in progress, by their ends, each with its holder.
 
-        A holder is the namespace of an identity, so that several keys of one namespace are one holder, or else an address.
+        See ``Identity.holder``.
         """
         used = {ends_of(scope): self._network_of(scope) for scope in self._sockets}
-        used |= {ends_of(request.scope): self._holder(request) for request in self._under_way}
+        used |= {ends_of(request.scope): self._who(request.scope, request) for request in self._under_way}
         return used
 
     def receiving(self) -> set[str]:
         """Return the ends of connections over which the body of a request is expected."""
         return {ends_of(scope) for scope in self.bodies.arriving.values()}
-
-    def _holder(self, request: Request) -> str:
-        return f"namespace {request.tenant}" if request.identity.subject else self._network_of(request.scope)
 
     def _network_of(self, scope: Scope) -> str:
         """Return the network of a client: what all its addresses have in common.

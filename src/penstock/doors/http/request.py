@@ -34,10 +34,10 @@ _EMPTY_MAX: Final = 16
 class Bodies:
     """The memory that the large bodies of requests in progress take. Small ones are bounded by the number of requests.
 
-    Only bytes that have arrived are counted, because announced bytes may never arrive. One sender is an identity or, without
-    identities, an address (``client_of``). Each sender has a share of the memory, so that the others always have some left.
-    ``share`` lets large bodies continue once they have arrived. ``answers`` counts what was received over connections with
-    unread answers.
+    Only bytes that have arrived are counted, because announced bytes may never arrive. One sender is what ``Identity.holder``
+    names: a namespace, an identity, or an address (``client_of``). Each sender has a share of the memory, so that the others
+    always have some left. ``share`` lets large bodies continue once they have arrived. ``answers`` counts what was received
+    over connections with unread answers.
     """
 
     def __init__(
@@ -353,7 +353,7 @@ class Request:
             return
         self._bodies.count(self.scope, size)
         if not self.held:
-            self._sender = self.identity.subject or self._bodies.client_of(self.scope)
+            self._sender = self.identity.holder(self.tenant, self._bodies.client_of(self.scope))
         self._bodies.hold(size, self._sender)
         self.held += size
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from penstock.core import limits
 from penstock.core.cron import CronJobTemplate, CronKey, CronPlan
 from penstock.core.errors import CronNotFound, InvalidInput
 from penstock.core.job import JobFlag
@@ -48,6 +49,12 @@ def save_command(namespace: str, body: requests.CronBody) -> SaveCron:
     size_limit = None if body.job_options is None else body.job_options.size_limit
     if size_limit is not None and len(data) > size_limit:
         raise InvalidInput(f"Job data too large: {len(data)} bytes, and its sizeLimit is {size_limit}")
+    size = len(msgspec.msgpack.encode(plan))
+    if size > limits.cron_plan_bytes_max:  # all plans of a namespace are read for a listing
+        raise InvalidInput(
+            f"The options of the cron have {size} bytes, at most {limits.cron_plan_bytes_max} are taken. Use fewer or shorter "
+            "tags and keys."
+        )
     return SaveCron(CronKey(namespace, body.name), plan, data, immediately=body.immediately)
 
 

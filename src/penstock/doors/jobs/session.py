@@ -149,6 +149,11 @@ class JobsSession:
         """Whether the client has authenticated."""
         return self.identity is not None
 
+    @property
+    def tenant(self) -> str:
+        """The namespace whose share of the event loop the commands use: never one in which the client has no rights."""
+        return "" if self.identity is None else self.identity.tenant(self.namespace)
+
     async def show_token(self, token: str, namespace: str | None = None) -> None:
         """Authenticate the client with a token, and choose the namespace of its commands. Raises Unauthorized."""
         self._token_checked.clear()
@@ -198,10 +203,10 @@ class JobsSession:
             log.debug("command", name=name[: limits.command_name_chars_max], of=message.get("queue"), client=self.client)
         if entry is None:
             raise InvalidInput(f"Unknown command: {name[: limits.command_name_chars_max]}")
-        if not entry.public and (place := self._share.begin(self.namespace)) is not None:
+        if not entry.public and (place := self._share.begin(self.tenant)) is not None:
             await place
         if self._share.shared and not entry.public:
-            self._share.enter(self.namespace)
+            self._share.enter(self.tenant)
             try:
                 reply = await entry(CommandCall(self, message))
             finally:

@@ -76,6 +76,7 @@ class TcpConnection(asyncio.Protocol):
         self._tasks: set[asyncio.Task[None]] = set()
         self._kept_bytes = 0  #: of frames that wait or are being processed
         self._counted_bytes = 0  #: bytes that the listener has counted
+        self._counted_for = ""  #: the client that they were counted for
         self._client = ""  #: the client's address
         self._name = str(id(self))  #: its name among the connections with unread replies
         self._writable = True
@@ -249,7 +250,9 @@ class TcpConnection(asyncio.Protocol):
         """
         kept = self._kept_bytes + (0 if self._ending else self._parser.kept)
         size = max(0, kept - limits.connection_frames_bytes)
-        self._listener.hold(size - self._counted_bytes, self._client)
+        if not self._counted_bytes:
+            self._counted_for = self._client_name
+        self._listener.hold(size - self._counted_bytes, self._counted_for)
         self._counted_bytes = size
 
     def _begin(self, frame: bytes) -> None:
@@ -283,7 +286,7 @@ class TcpConnection(asyncio.Protocol):
     async def _work(self, message: dict[str, Any], size: int) -> None:
         try:
             if size > limits.small_body_bytes:
-                async with self._listener.table.engine.share.large(self._session.namespace):
+                async with self._listener.table.engine.share.large(self._session.tenant):
                     frame = await self._answer(message, size)
             elif message.get("cmd") in LISTINGS:
                 async with self._listener.listings.turn(self._client_name):
@@ -305,7 +308,7 @@ class TcpConnection(asyncio.Protocol):
 
     @property
     def _client_name(self) -> str:
-        return client_name(self._session.identity, self._client)
+        return client_name(self._session.identity, self._session.namespace, self._client)
 
     async def _counted(self, frame: list[bytes], message: dict[str, Any]) -> list[bytes]:
         """Wait until a large reply may be sent. Return it, or the error that is sent instead."""

@@ -270,13 +270,17 @@ class Socket(WebSocket):
     async def _run(self, message: TextMessage) -> None:
         command = message.get("cmd")
         if command in LISTINGS or (self._has_unread() and command in SINGLE_READS):
-            async with self._door.listings.turn(client_name(self._session.identity, self._session.client)):
+            async with self._door.listings.turn(self._client_name):
                 reply = await self._session.handle_text(message)
         else:
             reply = await self._session.handle_text(message)
         if len(reply) > limits.answer_counted_bytes and (refused := await self._reserve(len(reply))) is not None:
             reply = _encode(self._session.refuse(refused, message))
         self.outbox.put(reply.decode(), must=True)
+
+    @property
+    def _client_name(self) -> str:
+        return client_name(self._session.identity, self._session.namespace, self._session.client)
 
     def _has_unread(self) -> bool:
         """Tell whether some client has large replies or answers that it has not read."""
@@ -290,8 +294,7 @@ class Socket(WebSocket):
         """
         if self._links.answers is None or self._finishing:
             return None
-        client = client_name(self._session.identity, self._session.client)
-        reserving = asyncio.ensure_future(self._links.answers.reserve(ends_of(self._scope), client, size))
+        reserving = asyncio.ensure_future(self._links.answers.reserve(ends_of(self._scope), self._client_name, size))
         self._reserving.add(reserving)
         try:
             await asyncio.wait({reserving})

@@ -69,9 +69,10 @@ class UnauthenticatedConnections(Generic[C]):
                 del self._of[network]
 
 
-def client_name(identity: Identity | None, address: str) -> str:
-    """Return the name of a client for counting its unread replies: its subject, or else the network of its address."""
-    return f"identity {identity.subject}" if identity is not None and identity.subject else network_of(address)
+def client_name(identity: Identity | None, namespace: str, address: str) -> str:
+    """Return the name of a client for counting its memory and its unread replies. ``namespace``: the one it works in."""
+    network = network_of(address)
+    return network if identity is None else identity.holder(namespace, network)
 
 
 class ConnectionListener(Generic[C]):
@@ -86,7 +87,7 @@ class ConnectionListener(Generic[C]):
         self._pool = Pool(f"{name} connections", connections_max, shares)
         self._places: dict[C, PoolPlace] = {}
         self.bytes = 0  #: bytes that arrive or are being processed, beyond what every connection may keep
-        self._shares: dict[str, int] = {}  #: shares of these bytes, by address
+        self._shares: dict[str, int] = {}  #: shares of these bytes, by client (``client_name``)
         self._servers: list[asyncio.Server] = []
         self._all_closed = asyncio.Event()
         self._all_closed.set()

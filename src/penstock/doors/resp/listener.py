@@ -15,7 +15,7 @@ import structlog
 
 from penstock.core import limits
 from penstock.core.errors import ProtocolError, TooMany
-from penstock.doors.net.listener import ConnectionListener
+from penstock.doors.net.listener import ConnectionListener, client_name
 from penstock.doors.net.loop_share import LoopShare
 from penstock.doors.net.raw_sockets import keep_alive
 from penstock.doors.resp import replies
@@ -80,6 +80,7 @@ class RespConnection(asyncio.Protocol):
         self._next: deque[Command] = deque()  #: commands that were parsed and not taken
         self._stirred: asyncio.Future[None] | None = None  #: the wait of the task
         self._counted_bytes = 0  #: bytes that the listener has counted for this connection
+        self._counted_for = ""  #: the client that they were counted for
         self._client = ""  #: the client's address
         self._taken_bytes = 0  #: bytes of the commands in progress
         self._hungry = False  #: the task waits for more bytes
@@ -317,7 +318,7 @@ class RespConnection(asyncio.Protocol):
             if self.lost:
                 commands = self._last_turn(commands)
             if commands:
-                if (place := self._listener.engine.share.begin(session.namespace, len(commands))) is not None:
+                if (place := self._listener.engine.share.begin(session.tenant, len(commands))) is not None:
                     await place
                 await session.work(commands)
             elif self.gone:
@@ -365,7 +366,9 @@ class RespConnection(asyncio.Protocol):
         """
         size = max(0, self._parser.kept + self._taken_bytes - limits.connection_frames_bytes)
         if size != self._counted_bytes:
-            self._listener.hold(size - self._counted_bytes, self._client)
+            if not self._counted_bytes:
+                self._counted_for = client_name(self._session.identity, self._session.namespace, self._client)
+            self._listener.hold(size - self._counted_bytes, self._counted_for)
             self._counted_bytes = size
 
     def _read(self, *, on: bool) -> None:

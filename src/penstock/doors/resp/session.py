@@ -153,6 +153,11 @@ class RespSession:
 
     # Authentication.
 
+    @property
+    def tenant(self) -> str:
+        """The namespace whose share of the event loop the commands use: never one in which the client has no rights."""
+        return "" if self.identity is None else self.identity.tenant(self.namespace)
+
     async def show(self, token: bytes, user: bytes | None) -> None:
         """Authenticate the client, and set its namespace to the user name.
 

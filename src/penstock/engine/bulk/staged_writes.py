@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.core import bulk_records, limits
 from penstock.core.bulk_records import Chunk, EntryKind, Stage
 from penstock.core.errors import CommitUnknown, ServerError, TooMany
+from penstock.core.pool_shares import ALL
 from penstock.core.queue import QueueKey
 from penstock.engine.bulk.publisher import Publisher
 from penstock.engine.bulk.stage_commands import (
@@ -90,7 +91,8 @@ class StagedWrites(PeriodicService):
     async def stage(self, namespace: str, txn: str, part: int, rows: Sequence[PackedRows]) -> Stage:
         """Store the rows of a part, in place of what was staged as this part before.
 
-        They count for the quota of their namespace from now on. Raises QuotaExceeded, TooMany, or InvalidInput.
+        They count for the quota of their namespace from now on. Raises QuotaExceeded, TooMany, NamespaceLimit,
+        or InvalidInput.
         """
         count = {namespace: sum(each.rows for each in rows)}
         quotas = self._all.quotas
@@ -109,6 +111,11 @@ class StagedWrites(PeriodicService):
             raise TooMany(
                 f"{count} parts with {size} bytes are staged and not committed. Commit or abort some, or let them expire."
             )
+        shares = self._home.shares
+        if shares.percent < ALL:
+            held, held_bytes = await self._home.store.entry_totals(EntryKind.STAGE, namespace)
+            shares.check("staged parts", namespace, most=limits.stages_max, taken=count, held=held)
+            shares.check("staged bytes", namespace, most=limits.staged_bytes_max, taken=size, held=held_bytes)
         draft = self._home.ids.next(self._home.clock.now_ms())
         by_shard: dict[int, list[Chunk]] = {}
         for number, each in enumerate(rows):

@@ -54,8 +54,8 @@ class BulkRecordReads(Protocol):
     async def entry_list(self, search: Search) -> list[BulkRecord]:
         """Read entries of the ledger, on its own connection."""
 
-    async def entry_totals(self, kind: int) -> tuple[int, int]:
-        """Return the number of entries of a kind, and the sum of their weights."""
+    async def entry_totals(self, kind: int, namespace: str | None = None) -> tuple[int, int]:
+        """Return the number of entries of a kind, of one namespace or all, and the sum of their weights."""
 
     async def chunk_read(self, owner: int, after: int, limit: int) -> list[Chunk]:
         """Read the next chunks of an owner after a number, in order, on its own connection.

@@ -30,7 +30,9 @@ _LIST = (
     " where kind = $1 and ($2::text is null or namespace = $2) and ($3::text is null or name = $3)"
     " and ($4::bigint is null or at < $4) order by at, number limit $5"
 )
-_TOTALS = "select count(*), coalesce(sum(weight), 0)::bigint from ledger where kind = $1"
+_TOTALS = (
+    "select count(*), coalesce(sum(weight), 0)::bigint from ledger where kind = $1 and ($2::text is null or namespace = $2)"
+)
 _ENTRIES = (
     "unnest($1::smallint[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::int[])"
     " as u (kind, namespace, name, number, at, body, weight, version)"
@@ -109,9 +111,9 @@ async def entries(db: Connection, search: Search) -> list[BulkRecord]:
     return [BulkRecord(*row) for row in await db.fetch(_LIST, *search)]
 
 
-async def totals(db: Connection, kind: int) -> tuple[int, int]:
+async def totals(db: Connection, kind: int, namespace: str | None) -> tuple[int, int]:
     """Count entries and add up their weights."""
-    count, weight = await db.fetchrow(_TOTALS, kind)
+    count, weight = await db.fetchrow(_TOTALS, kind, namespace)
     return count, weight
 
 

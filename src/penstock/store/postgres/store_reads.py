@@ -122,8 +122,8 @@ class PostgresStoreReads(CatalogReads[PostgresCatalog]):
     async def entry_list(self, search: Search) -> list[BulkRecord]:
         return await self._read(lambda db: bulk_records.entries(db, search))  # type: ignore[no-any-return]
 
-    async def entry_totals(self, kind: int) -> tuple[int, int]:
-        return await self._read(lambda db: bulk_records.totals(db, kind))  # type: ignore[no-any-return]
+    async def entry_totals(self, kind: int, namespace: str | None = None) -> tuple[int, int]:
+        return await self._read(lambda db: bulk_records.totals(db, kind, namespace))  # type: ignore[no-any-return]
 
     async def chunk_read(self, owner: int, after: int, limit: int) -> list[Chunk]:
         return await self._read(lambda db: bulk_records.chunks(db, owner, after, limit))  # type: ignore[no-any-return]

@@ -26,7 +26,7 @@ _LIST = (
     " where kind = ?1 and (?2 is null or namespace = ?2) and (?3 is null or name = ?3) and (?4 is null or at < ?4)"
     " order by at, number limit ?5"
 )
-_TOTALS = "select count(*), coalesce(sum(weight), 0) from ledger where kind = ?"
+_TOTALS = "select count(*), coalesce(sum(weight), 0) from ledger where kind = ?1 and (?2 is null or namespace = ?2)"
 _ADD = (
     "insert into ledger (kind, namespace, name, number, at, weight, version, body) values (?, ?, ?, ?, ?, ?, 1, ?)"
     " on conflict do nothing"
@@ -90,9 +90,9 @@ def entries(db: apsw.Connection, search: Search) -> list[BulkRecord]:
     return [BulkRecord(*row) for row in db.execute(_LIST, search)]
 
 
-def totals(db: apsw.Connection, kind: int) -> tuple[int, int]:
+def totals(db: apsw.Connection, kind: int, namespace: str | None) -> tuple[int, int]:
     """Count entries and add up their weights."""
-    count, weight = next(iter(db.execute(_TOTALS, (kind,))))
+    count, weight = next(iter(db.execute(_TOTALS, (kind, namespace))))
     return count, weight
 
 

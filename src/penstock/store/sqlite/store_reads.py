@@ -138,8 +138,8 @@ class SqliteStoreReads(CatalogReads[SqliteCatalog]):
     async def entry_list(self, search: Search) -> list[BulkRecord]:
         return await self.readers.run(lambda db: bulk_records.entries(db, search))
 
-    async def entry_totals(self, kind: int) -> tuple[int, int]:
-        return await self.readers.run(lambda db: bulk_records.totals(db, kind))
+    async def entry_totals(self, kind: int, namespace: str | None = None) -> tuple[int, int]:
+        return await self.readers.run(lambda db: bulk_records.totals(db, kind, namespace))
 
     async def chunk_read(self, owner: int, after: int, limit: int) -> list[Chunk]:
         return await self.readers.run(lambda db: bulk_records.chunks(db, owner, after, limit))

@@ -1,0 +1,89 @@
+"""Requests wait in the line of a namespace in which their client has rights, whatever namespace it names."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.access.authenticator import Authenticator
+from penstock.access.identity import EVERYTHING, Identity
+from penstock.doors.jobs.tcp import TcpListener
+from penstock.doors.resp.listener import RespListener
+from penstock.doors.topics.subscriber import Subscribers
+from tests.security.test_tenants import frame
+from tests.support.resp import wire
+from tests.support.tcp import all_commands
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.core.clock import ManualClock
+    from penstock.engine.engine import Engine
+
+
+class Office(Authenticator):
+    """Knows one client, which has rights in one namespace."""
+
+    async def identify(self, shown: str) -> Identity:
+        return Identity(shown, {"evil": int(EVERYTHING)})
+
+
+@pytest.fixture
+def lines(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The lines in which requests stood."""
+    found: set[str] = set()
+
+    def note(method: str) -> None:
+        real: Callable[..., Any] = getattr(engine.share, method)
+
+        def noted(namespace: str, *more: Any) -> Any:
+            found.add(namespace)
+            return real(namespace, *more)
+
+        monkeypatch.setattr(engine.share, method, noted)
+
+    for method in ("begin", "begin_large"):
+        note(method)
+    return found
+
+
+@pytest.mark.anyio
+async def test_commands_over_resp_stand_in_the_line_of_their_client(
+    engine: Engine, clock: ManualClock, lines: set[str]
+) -> None:
+    """Commands that are refused waited in front of those of the tenant whose namespace they named."""
+    listener = RespListener(Subscribers(engine, 10_000), Office(clock, ["x"]))
+    await listener.start("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    writer.write(wire("AUTH", "good", "evil-token"))
+    assert await reader.readline() == b"+OK\r\n"
+    for _ in range(3):
+        writer.write(wire("PUBLISH", "topic", "message"))
+        assert b"good" in await reader.readline()
+    writer.close()
+    await listener.stop()
+    assert "evil" in lines
+    assert "good" not in lines
+
+
+@pytest.mark.anyio
+async def test_commands_over_tcp_stand_in_the_line_of_their_client(
+    engine: Engine, clock: ManualClock, lines: set[str]
+) -> None:
+    listener = TcpListener(all_commands(engine), Office(clock, ["x"]), clock)
+    await listener.start("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+
+    async def ask(**fields: Any) -> bytes:
+        writer.write(frame(fields))
+        return await reader.readexactly(struct.unpack(">I", await reader.readexactly(4))[0])
+
+    assert b"\xc3" in await ask(cmd="Auth", token="evil-token", namespace="good")
+    assert b"forbidden" in await ask(cmd="PUSH", queue="q", data="x" * 100_000)
+    writer.close()
+    await listener.stop()
+    assert "evil" in lines
+    assert "good" not in lines
