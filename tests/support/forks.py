@@ -17,6 +17,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,7 @@ class _Forks:
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._env = _of_the_interpreter(env)
+        self._lock = threading.Lock()  #: tests start servers in threads, and each must get the answer to its own order
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             command = [sys.executable, "-m", "tests.support.forks", str(theirs.fileno())]
@@ -83,10 +85,11 @@ class _Forks:
         output, their_output = os.pipe()
         ended, their_ended = os.pipe()
         order = json.dumps({"args": args, "env": dict(env), "cwd": str(Path.cwd())}).encode()
-        socket.send_fds(self._control, [order], [their_output, errors, their_ended])
+        with self._lock:
+            socket.send_fds(self._control, [order], [their_output, errors, their_ended])
+            (pid,) = _PID.unpack(self._control.recv(_PID.size))
         os.close(their_output)
         os.close(their_ended)
-        (pid,) = _PID.unpack(self._control.recv(_PID.size))
         return Fork(pid, output, ended)
 
     def close(self) -> None:
@@ -96,13 +99,15 @@ class _Forks:
 
 
 _forks: _Forks | None = None
+_first = threading.Lock()
 
 
 def fork(args: Sequence[str], env: Mapping[str, str], errors: int) -> Fork | None:
     """Start ``penstock`` with these arguments; return None if its environment wants an interpreter of its own."""
     global _forks  # noqa: PLW0603, one for all tests of a process
-    if _forks is None:
-        _forks = _Forks(env)
+    with _first:
+        if _forks is None:
+            _forks = _Forks(env)
     return _forks.fork(args, env, errors) if _forks.fits(env) else None
 
 
