@@ -182,9 +182,9 @@ def test_cancel_an_unpaid_order_in_shells(blocks: list[str], server: ServerProce
 
 @runs("docs/recipes/retry-a-payment.md", "python", "sh")
 def test_retry_a_payment_in_shells(blocks: list[str], server: ServerProcess, tmp_path: Path) -> None:
-    work_in_shells(blocks, "payments", server, tmp_path, "import payments; payments.pay('77', 100)")
-    with Client(server.url) as client:
-        assert client.jobs.wait("payment-77", PATIENCE_S).result == "paid"
+    paid = f"Client({server.url!r}).jobs.wait('payment-77', {PATIENCE_S}).result == 'paid'"
+    pay = f"import payments; from penstock.client import Client; payments.pay('77', 100); assert {paid}"
+    work_in_shells(blocks, "payments", server, tmp_path, pay)
 
 
 @runs("docs/recipes/retry-a-payment.md", "python")
