@@ -96,6 +96,13 @@ def test_a_long_reply_over_tcp_is_spelled_in_steps(server: Ticked, listed: int) 
     assert server.longest_part(ask) < LISTED_PART_MAX
 
 
+def test_a_reply_with_a_deep_payload_over_tcp_is_made_in_steps(server: Ticked) -> None:
+    server.post("/queues/deep/jobs", b'{"data":%b}' % DEEP)
+    replies: list[dict[str, object]] = []
+    assert server.longest_part(lambda: replies.append(server.command(cmd="PULL", queue="deep"))) < PART_MAX
+    assert replies[0]["job"]["data"] == json.loads(DEEP)  # type: ignore[index]
+
+
 def test_the_first_description_is_made_in_steps(tmp_path: Path) -> None:
     with Ticked(tmp_path) as server, server.client() as client:
         assert server.longest_part(lambda: client.get("/openapi.json").json()["paths"]) < PART_MAX

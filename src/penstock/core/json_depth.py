@@ -66,7 +66,12 @@ def depth_steps(value: bytes) -> Steps[None]:
 
 
 def _deepest(brackets: bytes, depth: int) -> int:
-    return max(accumulate(memoryview(brackets.translate(_CHANGES)).cast("b"), initial=depth))
+    return max(accumulate(depth_changes(brackets), initial=depth))
+
+
+def depth_changes(text: bytes) -> memoryview:
+    """Return what each character adds to the depth: 1, 0 or -1. The text has no strings."""
+    return memoryview(text.translate(_CHANGES)).cast("b")
 
 
 def count_steps(value: bytes, enough: int) -> Steps[int]:
@@ -86,7 +91,7 @@ def count_steps(value: bytes, enough: int) -> Steps[int]:
         if depth and not structure.strip(b","):
             items += len(structure) if depth == 1 else 0
         else:
-            levels = accumulate(memoryview(structure.translate(_CHANGES)).cast("b"), initial=depth)
+            levels = accumulate(depth_changes(structure), initial=depth)
             items += sum(level == 1 and letter == _COMMA for level, letter in zip(levels, structure, strict=False))
         depth += sum(map(structure.count, _OPENING)) - sum(map(structure.count, _CLOSING))
         if items > enough:
@@ -100,6 +105,18 @@ _FLAT: Final = re.compile(rb"\[,*\]|\{,*\}")
 _COMMA: Final = ord(",")
 _OPENING: Final = (b"[", b"{")
 _CLOSING: Final = (b"]", b"}")
+
+
+def blank_strings(text: bytes) -> bytes:
+    """Return a JSON text of the same length, with spaces in place of what is in its strings.
+
+    It begins outside of a string, and may end anywhere.
+    """
+    if b"\\" in text:
+        text = text.replace(b"\\\\", b"  ").replace(b'\\"', b"  ")
+    parts = text.split(b'"')
+    parts[1::2] = [b" " * len(each) for each in parts[1::2]]
+    return b'"'.join(parts)
 
 
 def _outside_strings(value: bytes) -> Iterator[bytes]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +19,7 @@ from penstock.core import limits
 from penstock.core.errors import InvalidInput, RateLimited, ServerError, Unauthorized
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.core.time_slices import in_slices
+from penstock.doors.jobs import json_to_msgpack
 from penstock.doors.jobs.command_call import CommandCall
 from penstock.doors.jobs.mapping import job_ref, token_value
 from penstock.doors.jobs.wire import replies
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger("penstock.commands")
 
 _encode: Final = msgspec.json.Encoder().encode
-_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class JobsSession:
@@ -82,12 +81,18 @@ class JobsSession:
         self._idle.set()
 
     async def handle(self, message: object) -> dict[str, Any]:
-        """Answer one command with plain values. Never raises: an error is a reply, too.
+        """Answer one command with values that MessagePack can encode. Never raises: an error is a reply, too.
 
         Several commands may be in progress.
         """
         reply = await self._reply(message)
-        plain = _plain(reply) if type(reply) is bytes else await in_slices(_plain_steps(reply))
+        plain: dict[str, Any]
+        if type(reply) is not bytes:
+            plain = await in_slices(_plain_steps(reply))
+        elif json_to_msgpack.is_large(reply):
+            plain = await in_slices(json_to_msgpack.plain_steps(reply))
+        else:
+            plain = json_to_msgpack.plain(reply)
         return plain | _request_id(message)
 
     async def handle_text(self, message: object) -> bytes:
@@ -255,29 +260,9 @@ def _request_id(message: object) -> dict[str, Any]:
 def _plain_steps(reply: Any) -> Steps[dict[str, Any]]:
     """Convert a long reply to plain values, in steps."""
     lists = lists_of(type(reply))
-    plain = _plain(_encode(msgspec.structs.replace(reply, **{name: [] for name, _ in lists})))
+    plain: dict[str, Any] = json_to_msgpack.plain(_encode(msgspec.structs.replace(reply, **{name: [] for name, _ in lists})))
     for name, spelled in lists:
         for item in getattr(reply, name):
-            plain[spelled].append(_plain(_encode(item)))
+            plain[spelled].append((yield from json_to_msgpack.plain_steps(_encode(item))))
             yield
     return plain
-
-
-def _plain(text: bytes) -> dict[str, Any]:
-    """Convert a reply, whose payloads are stored JSON, to plain values."""
-    try:
-        return _decode(text)
-    except msgspec.MsgspecError:  # a number too large for a float, which HTTP passes on unchanged
-        plain: dict[str, Any] = json.loads(text, parse_int=_integer)
-        return plain
-
-
-def _integer(digits: str) -> int | float:
-    """Read a whole number.
-
-    One that 64 bits cannot hold is sent as a float anyway; Python reads no more than 4,300 digits.
-    """
-    return int(digits) if len(digits) <= _INTEGER_CHARS else float(digits)
-
-
-_INTEGER_CHARS: Final = 20

@@ -287,13 +287,13 @@ def _pack_map(fields: dict[str, Any], part: bytearray, parts: list[bytes], level
 
     ``levels``: the levels below this map with long lists.
     """
-    part += _head(len(fields), 0x80, 0xDE)
+    part += container_head(len(fields), 0x80, 0xDE)
     for key, value in fields.items():
         part += _encoder.encode(key)
         if type(value) is list and len(value) > _FEW_ITEMS:
-            part += _head(len(value), 0x90, 0xDC)
+            part += container_head(len(value), 0x90, 0xDC)
             for item in value:
-                part += _packed(item)
+                part += packed(item)
                 if len(part) > _PART_BYTES:
                     parts.append(bytes(part))
                     part.clear()
@@ -301,16 +301,17 @@ def _pack_map(fields: dict[str, Any], part: bytearray, parts: list[bytes], level
         elif type(value) is dict and levels:
             yield from _pack_map(value, part, parts, levels - 1)
         else:
-            part += _packed(value)
+            part += packed(value)
 
 
-def _packed(value: Any) -> bytes:
+def packed(value: Any) -> bytes:
+    """Encode a value of a reply. Its containers are modified."""
     box = [value]
     _tame(box)
     return _encoder.encode(box[0])
 
 
-def _head(count: int, fixed: int, sized: int) -> bytes:
+def container_head(count: int, fixed: int, sized: int) -> bytes:
     """Return the head of a map or an array with this many items."""
     if count < 16:
         return bytes((fixed | count,))
