@@ -17,7 +17,7 @@ TURN = limits.share_turn_requests
 
 
 @pytest.fixture
-async def share(clock: ManualClock) -> FairShare:
+async def fair_share(clock: ManualClock) -> FairShare:
     """A server on which two namespaces are active."""
     both = FairShare(clock)
     assert both.begin("flood") is None
@@ -27,32 +27,32 @@ async def share(clock: ManualClock) -> FairShare:
 
 
 async def test_one_namespace_alone_never_waits(clock: ManualClock) -> None:
-    share = FairShare(clock)
-    assert all(share.begin("flood") is None for _ in range(1_000))
+    fair_share = FairShare(clock)
+    assert all(fair_share.begin("flood") is None for _ in range(1_000))
     for _ in range(10):
-        await share.begin_large("flood")
-    assert not share.shared
-    assert not share.waiting
+        await fair_share.begin_large("flood")
+    assert not fair_share.shared
+    assert not fair_share.waiting
 
 
-async def test_a_request_begins_in_its_turn_whatever_another_namespace_asks_for(share: FairShare) -> None:
+async def test_a_request_begins_in_its_turn_whatever_another_namespace_asks_for(fair_share: FairShare) -> None:
     await yield_to_loop(2)
-    begun = [share.begin("flood") for _ in range(10 * TURN)]
+    begun = [fair_share.begin("flood") for _ in range(10 * TURN)]
     assert sum(place is None for place in begun) == TURN
-    assert share.begin("quiet") is None
+    assert fair_share.begin("quiet") is None
     for turn in range(2, 11):
         await yield_to_loop(1)
         assert sum(place is None or place.done() for place in begun) == turn * TURN
-        assert share.begin("quiet") is None
-    assert not share.waiting
+        assert fair_share.begin("quiet") is None
+    assert not fair_share.waiting
 
 
-async def test_the_order_within_a_namespace_is_kept(share: FairShare) -> None:
+async def test_the_order_within_a_namespace_is_kept(fair_share: FairShare) -> None:
     await yield_to_loop(2)
     began: list[int] = []
 
     async def ask(number: int) -> None:
-        if (place := share.begin("flood")) is not None:
+        if (place := fair_share.begin("flood")) is not None:
             await place
         began.append(number)
 
@@ -60,97 +60,99 @@ async def test_the_order_within_a_namespace_is_kept(share: FairShare) -> None:
     assert began == list(range(5 * TURN))
 
 
-async def test_requests_that_came_together_count_as_many(share: FairShare) -> None:
+async def test_requests_that_came_together_count_as_many(fair_share: FairShare) -> None:
     await yield_to_loop(2)
-    assert share.begin("flood", 4 * TURN) is None
-    later = share.begin("flood")
+    assert fair_share.begin("flood", 4 * TURN) is None
+    later = fair_share.begin("flood")
     assert later is not None
     await later
 
 
-async def test_large_requests_of_a_namespace_wait_for_each_other(share: FairShare) -> None:
+async def test_large_requests_of_a_namespace_wait_for_each_other(fair_share: FairShare) -> None:
     now: dict[str, int] = {"flood": 0, "quiet": 0}
     most = dict(now)
 
     async def work(namespace: str) -> None:
-        async with share.large(namespace):
+        async with fair_share.large(namespace):
             now[namespace] += 1
             most[namespace] = max(most[namespace], now[namespace])
-            async with share.large(namespace):  # it does not wait for itself
+            async with fair_share.large(namespace):  # it does not wait for itself
                 await yield_to_loop(3)
             now[namespace] -= 1
 
     await asyncio.gather(*(work("flood") for _ in range(10)), work("quiet"))
     assert most == {"flood": limits.share_large_requests, "quiet": 1}
-    assert not share._in_progress
+    assert not fair_share._in_progress
 
 
-async def test_a_large_request_that_is_cancelled_leaves_its_place_to_the_next(share: FairShare) -> None:
-    await share.begin_large("flood")
-    waiting = [asyncio.create_task(share.begin_large("flood")) for _ in range(3)]
+async def test_a_large_request_that_is_cancelled_leaves_its_place_to_the_next(fair_share: FairShare) -> None:
+    await fair_share.begin_large("flood")
+    waiting = [asyncio.create_task(fair_share.begin_large("flood")) for _ in range(3)]
     await yield_to_loop(1)
     waiting[0].cancel()  # while it waits
     await yield_to_loop(1)
-    share.end_large("flood")
+    fair_share.end_large("flood")
     waiting[1].cancel()  # in the moment in which it may go on
     await asyncio.wait_for(waiting[2], 10)
-    share.end_large("flood")
-    assert not share._in_progress
-    assert not share.waiting
+    fair_share.end_large("flood")
+    assert not fair_share._in_progress
+    assert not fair_share.waiting
 
 
-async def test_when_the_others_are_gone_nothing_waits_any_more(share: FairShare, clock: ManualClock) -> None:
-    await share.begin_large("flood")
-    waiting = [asyncio.create_task(share.begin_large("flood")) for _ in range(3)]
+async def test_when_the_others_are_gone_nothing_waits_any_more(fair_share: FairShare, clock: ManualClock) -> None:
+    await fair_share.begin_large("flood")
+    waiting = [asyncio.create_task(fair_share.begin_large("flood")) for _ in range(3)]
     await yield_to_loop(1)
     assert not any(task.done() for task in waiting)
     await clock.advance(limits.share_ms)  # both have been active since the last look
-    share.begin("flood")
+    fair_share.begin("flood")
     await clock.advance(limits.share_ms)
     await asyncio.wait_for(asyncio.gather(*waiting), 10)
-    assert not share.shared
+    assert not fair_share.shared
     for _ in range(4):
-        share.end_large("flood")
-    assert not share._in_progress
-    assert all(share.begin("flood") is None for _ in range(1_000))
+        fair_share.end_large("flood")
+    assert not fair_share._in_progress
+    assert all(fair_share.begin("flood") is None for _ in range(1_000))
 
 
-async def test_names_of_namespaces_do_not_pile_up(share: FairShare, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_names_of_namespaces_do_not_pile_up(fair_share: FairShare, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "share_namespaces_max", 10)
     for number in range(100):
-        share.begin(f"n{number}")
-    assert len(share._seen) == 10
+        fair_share.begin(f"n{number}")
+    assert len(fair_share._seen) == 10
     await yield_to_loop(3)
-    assert not share._begun
+    assert not fair_share._begun
 
 
 running: list[asyncio.Task[None]] = []
 
 
-async def enter(share: FairShare, namespace: str) -> asyncio.Event:
+async def enter(fair_share: FairShare, namespace: str) -> asyncio.Event:
     """Have a small request in progress until the event is set."""
     may_end = asyncio.Event()
 
     async def small() -> None:
-        share.enter(namespace)
+        fair_share.enter(namespace)
         await may_end.wait()
-        share.leave()
+        fair_share.leave()
 
     running.append(asyncio.create_task(small()))
     await yield_to_loop(1)
     return may_end
 
 
-async def give_way(share: FairShare) -> None:
-    async with share.large("flood"):
-        await share.give_way()
+async def give_way(fair_share: FairShare) -> None:
+    async with fair_share.large("flood"):
+        await fair_share.give_way()
 
 
-async def test_a_large_request_waits_for_small_ones_of_others(share: FairShare, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_request_waits_for_small_ones_of_others(
+    fair_share: FairShare, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "share_wait_ms", 60_000)
     monkeypatch.setattr(limits, "share_small_ms", 60_000)
-    first, second = await enter(share, "quiet"), await enter(share, "quiet")
-    large = asyncio.create_task(give_way(share))
+    first, second = await enter(fair_share, "quiet"), await enter(fair_share, "quiet")
+    large = asyncio.create_task(give_way(fair_share))
     await yield_to_loop()
     first.set()
     await yield_to_loop()
@@ -160,13 +162,13 @@ async def test_a_large_request_waits_for_small_ones_of_others(share: FairShare, 
 
 
 async def test_a_small_request_is_seen_behind_many_of_the_namespace_that_gives_way(
-    share: FairShare, monkeypatch: pytest.MonkeyPatch
+    fair_share: FairShare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "share_wait_ms", 60_000)
     monkeypatch.setattr(limits, "share_small_ms", 60_000)
-    quiet = await enter(share, "quiet")
-    flood = [await enter(share, "flood") for _ in range(2 * limits.share_looks_max)]
-    large = asyncio.create_task(give_way(share))
+    quiet = await enter(fair_share, "quiet")
+    flood = [await enter(fair_share, "flood") for _ in range(2 * limits.share_looks_max)]
+    large = asyncio.create_task(give_way(fair_share))
     await yield_to_loop()
     assert not large.done()
     quiet.set()
@@ -175,34 +177,34 @@ async def test_a_small_request_is_seen_behind_many_of_the_namespace_that_gives_w
         each.set()
 
 
-async def test_no_request_begins_while_events_of_its_namespace_are_behind(share: FairShare) -> None:
+async def test_no_request_begins_while_events_of_its_namespace_are_behind(fair_share: FairShare) -> None:
     await yield_to_loop(2)
-    share.fall_behind("flood")
-    places = [share.begin("flood") for _ in range(2 * TURN)]
-    assert share.begin("quiet") is None
+    fair_share.fall_behind("flood")
+    places = [fair_share.begin("flood") for _ in range(2 * TURN)]
+    assert fair_share.begin("quiet") is None
     await yield_to_loop()
     assert not any(place is None or place.done() for place in places)
-    share.catch_up("flood")
+    fair_share.catch_up("flood")
     await yield_to_loop(1)
     assert sum(place is None or place.done() for place in places) == TURN
     await yield_to_loop(1)
     assert all(place is None or place.done() for place in places)
 
 
-async def test_who_is_behind_goes_on_when_no_other_namespace_is_active(clock: ManualClock, share: FairShare) -> None:
-    share.fall_behind("flood")
-    place = share.begin("flood")
+async def test_who_is_behind_goes_on_when_no_other_namespace_is_active(clock: ManualClock, fair_share: FairShare) -> None:
+    fair_share.fall_behind("flood")
+    place = fair_share.begin("flood")
     assert place is not None
     await clock.advance(2 * limits.share_ms)
-    assert not share.shared
+    assert not fair_share.shared
     assert place.done()
-    assert share.begin("flood") is None
+    assert fair_share.begin("flood") is None
 
 
-async def test_background_work_goes_on_in_turns(share: FairShare) -> None:
+async def test_background_work_goes_on_in_turns(fair_share: FairShare) -> None:
     most = limits.share_background_places
-    flood = [share.background.begin("flood") for _ in range(3 * most)]
-    quiet = share.background.begin("quiet")
+    flood = [fair_share.background.begin("flood") for _ in range(3 * most)]
+    quiet = fair_share.background.begin("quiet")
     done = []
     for _ in range(8):
         await yield_to_loop(1)
@@ -213,11 +215,13 @@ async def test_background_work_goes_on_in_turns(share: FairShare) -> None:
     assert quiet.done()
 
 
-async def test_background_work_waits_for_small_requests_of_others(share: FairShare, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_background_work_waits_for_small_requests_of_others(
+    fair_share: FairShare, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "share_wait_ms", 60_000)
     monkeypatch.setattr(limits, "share_small_ms", 60_000)
-    may_end = await enter(share, "quiet")
-    place = share.background.begin("flood")
+    may_end = await enter(fair_share, "quiet")
+    place = fair_share.background.begin("flood")
     assert place is not None
     await yield_to_loop()
     assert not place.done()
@@ -226,47 +230,47 @@ async def test_background_work_waits_for_small_requests_of_others(share: FairSha
 
 
 async def test_background_work_of_one_namespace_alone_does_not_wait(clock: ManualClock) -> None:
-    share = FairShare(clock)
-    assert share.begin("flood") is None
-    assert share.background.begin("flood") is None
+    fair_share = FairShare(clock)
+    assert fair_share.begin("flood") is None
+    assert fair_share.background.begin("flood") is None
 
 
 async def test_a_large_request_does_not_wait_for_its_own_namespace(
-    share: FairShare, monkeypatch: pytest.MonkeyPatch
+    fair_share: FairShare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "share_wait_ms", 60_000)
-    may_end = await enter(share, "flood")
-    await give_way(share)
+    may_end = await enter(fair_share, "flood")
+    await give_way(fair_share)
     may_end.set()
 
 
 async def test_a_large_request_does_not_wait_for_what_waits_itself(
-    share: FairShare, monkeypatch: pytest.MonkeyPatch
+    fair_share: FairShare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "share_wait_ms", 60_000)
     monkeypatch.setattr(limits, "share_small_ms", 0)
-    may_end = await enter(share, "quiet")
-    await give_way(share)
+    may_end = await enter(fair_share, "quiet")
+    await give_way(fair_share)
     may_end.set()
 
 
-async def test_a_small_request_does_not_wait_for_itself(share: FairShare, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_small_request_does_not_wait_for_itself(fair_share: FairShare, monkeypatch: pytest.MonkeyPatch) -> None:
     """The body of a small request may be read in slices, too."""
     monkeypatch.setattr(limits, "share_wait_ms", 60_000)
-    share.enter("quiet")
+    fair_share.enter("quiet")
     async with asyncio.timeout(30):
-        await share.give_way()
-    share.leave()
+        await fair_share.give_way()
+    fair_share.leave()
 
 
-async def test_requests_that_catch_up_go_on_in_turns_and_in_their_order(share: FairShare) -> None:
+async def test_requests_that_catch_up_go_on_in_turns_and_in_their_order(fair_share: FairShare) -> None:
     await yield_to_loop(2)
-    share.fall_behind("flood")
-    share.fall_behind("other")
-    waiting = [share.begin("flood") for _ in range(3 * TURN)]
-    share.catch_up("flood")
-    share.catch_up("other")
-    last = share.begin("flood")
+    fair_share.fall_behind("flood")
+    fair_share.fall_behind("other")
+    waiting = [fair_share.begin("flood") for _ in range(3 * TURN)]
+    fair_share.catch_up("flood")
+    fair_share.catch_up("other")
+    last = fair_share.begin("flood")
     await yield_to_loop(1)
     assert sum(place is None or place.done() for place in waiting) == TURN
     assert last is not None
@@ -275,15 +279,15 @@ async def test_requests_that_catch_up_go_on_in_turns_and_in_their_order(share: F
     assert not last.done()
 
 
-async def test_a_large_request_goes_on_after_a_while(share: FairShare, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_request_goes_on_after_a_while(fair_share: FairShare, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "share_wait_ms", 1)
     monkeypatch.setattr(limits, "share_small_ms", 60_000)
-    may_end = await enter(share, "quiet")
-    await give_way(share)
+    may_end = await enter(fair_share, "quiet")
+    await give_way(fair_share)
     may_end.set()
 
 
-async def test_slices_give_way(share: FairShare, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slices_give_way(fair_share: FairShare, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "share_wait_ms", 60_000)
     monkeypatch.setattr(limits, "share_small_ms", 60_000)
     monkeypatch.setattr(limits, "share_slice_ms", 0)
@@ -296,7 +300,7 @@ async def test_slices_give_way(share: FairShare, monkeypatch: pytest.MonkeyPatch
             yield
         return steps_done
 
-    may_end = await enter(share, "quiet")
+    may_end = await enter(fair_share, "quiet")
     work = asyncio.create_task(in_slices(steps()))
     await yield_to_loop()
     assert not steps_done

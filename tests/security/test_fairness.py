@@ -147,8 +147,8 @@ async def test_lanes_on_postgres_have_shares_too(lanes: Engine) -> None:
 
 def share_the_loop(engine: Engine) -> None:
     """Have both namespaces be active."""
-    engine.share.begin("flood")
-    engine.share.begin("quiet")
+    engine.fair_share.begin("flood")
+    engine.fair_share.begin("quiet")
 
 
 async def test_a_batch_does_not_wait_for_what_a_flood_brings_in_every_turn(engine: Engine) -> None:
@@ -209,7 +209,7 @@ async def test_staged_rows_of_a_tenant_have_their_share_of_the_transactions_of_o
 
 async def test_events_are_passed_on_in_shorter_slices_while_tenants_share_the_loop(engine: Engine) -> None:
     share_the_loop(engine)
-    hub, taken, per_turn = EventHub(engine.feed, engine.clock, engine.share), 0, []
+    hub, taken, per_turn = EventHub(engine.feed, engine.clock, engine.fair_share), 0, []
 
     def take(_message: Any, _told: Any) -> bool:
         nonlocal taken
@@ -252,13 +252,13 @@ async def test_events_wait_for_a_small_request_of_another_tenant(engine: Engine,
     monkeypatch.setattr(limits, "share_wait_ms", 60_000)
     monkeypatch.setattr(limits, "share_small_ms", 60_000)
     share_the_loop(engine)
-    hub = EventHub(engine.feed, engine.clock, engine.share)
+    hub = EventHub(engine.feed, engine.clock, engine.fair_share)
     readers, may_end = Readers(hub, "flood", 10), asyncio.Event()
 
     async def small() -> None:
-        engine.share.enter("quiet")
+        engine.fair_share.enter("quiet")
         await may_end.wait()
-        engine.share.leave()
+        engine.fair_share.leave()
 
     quiet = asyncio.create_task(small())
     await yield_to_loop(2)
@@ -274,7 +274,7 @@ async def test_events_wait_for_a_small_request_of_another_tenant(engine: Engine,
 
 async def test_events_of_a_tenant_do_not_wait_for_those_of_another_one(engine: Engine) -> None:
     share_the_loop(engine)
-    hub = EventHub(engine.feed, engine.clock, engine.share)
+    hub = EventHub(engine.feed, engine.clock, engine.fair_share)
     flood, quiet = Readers(hub, "flood", 50), Readers(hub, "quiet", 1)
     for _ in range(5):
         await engine.run(Push(FLOOD, some(1_000)))
@@ -287,11 +287,11 @@ async def test_events_of_a_tenant_do_not_wait_for_those_of_another_one(engine: E
 
 async def test_requests_of_a_tenant_wait_for_its_own_events(engine: Engine) -> None:
     share_the_loop(engine)
-    hub = EventHub(engine.feed, engine.clock, engine.share)
+    hub = EventHub(engine.feed, engine.clock, engine.fair_share)
     readers = Readers(hub, "flood", 50)
     await engine.run(Push(FLOOD, some(1_000)))
-    assert engine.share.begin("quiet") is None
-    place = engine.share.begin("flood")
+    assert engine.fair_share.begin("quiet") is None
+    place = engine.fair_share.begin("flood")
     assert place is not None
     await place
     assert readers.taken >= 50 * (1_000 - limits.fan_out_behind_events)
@@ -327,9 +327,9 @@ async def test_a_listing_waits_for_a_small_request_of_another_tenant(
     done, may_end = asyncio.Event(), asyncio.Event()
 
     async def small() -> None:
-        engine.share.enter("quiet")
+        engine.fair_share.enter("quiet")
         await may_end.wait()
-        engine.share.leave()
+        engine.fair_share.leave()
         done.set()
 
     quiet = asyncio.create_task(small())

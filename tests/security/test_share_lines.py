@@ -37,13 +37,13 @@ def lines(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     found: set[str] = set()
 
     def note(method: str) -> None:
-        real: Callable[..., Any] = getattr(engine.share, method)
+        real: Callable[..., Any] = getattr(engine.fair_share, method)
 
         def noted(namespace: str, *more: Any) -> Any:
             found.add(namespace)
             return real(namespace, *more)
 
-        monkeypatch.setattr(engine.share, method, noted)
+        monkeypatch.setattr(engine.fair_share, method, noted)
 
     for method in ("begin", "begin_large"):
         note(method)

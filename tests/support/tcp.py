@@ -55,7 +55,7 @@ class NoGroups:
 
 def all_commands(engine: Any = None) -> CommandTable:
     """Return the table of the server; without an engine it can be looked at, not used."""
-    engine = engine or SimpleNamespace(store=None, share=None)
+    engine = engine or SimpleNamespace(store=None, fair_share=None)
     ops = OpsHandlers(engine, Readiness(), cast("Any", None), cast("Any", None))
     return CommandTable(
         engine,

@@ -97,7 +97,7 @@ class ApiKeys:
         self._revision = -1
         self._changing = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
-        self.shares = Shares()  #: how many of the keys each namespace may have
+        self.pool_shares = Shares()  #: how many of the keys each namespace may have
         self.known = False  #: the keys have been read from the store
         self.when_changed: Callable[[], None] = lambda: None
 
@@ -203,7 +203,7 @@ class ApiKeys:
                     held[namespace] += 1
         for namespace, count in held.items():
             if namespace != ANYWHERE:
-                self.shares.check("API keys", namespace, most=limits.api_keys_max, taken=taken, held=count)
+                self.pool_shares.check("API keys", namespace, most=limits.api_keys_max, taken=taken, held=count)
 
     async def revoke(self, key_id: str) -> None:
         """Revoke a key: here immediately, elsewhere within about a second. Raises KeyNotFound, StorageFailed."""

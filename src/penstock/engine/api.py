@@ -110,11 +110,11 @@ class EngineApi(Protocol):
         """The workers that have registered with this server."""
 
     @property
-    def share(self) -> FairShare:
+    def fair_share(self) -> FairShare:
         """Shares of the event loop, for each namespace."""
 
     @property
-    def shares(self) -> Shares:
+    def pool_shares(self) -> Shares:
         """Shares of each pool, for each namespace."""
 
     @property
@@ -138,7 +138,7 @@ class EngineApi(Protocol):
     def highest_id(self) -> int:
         """Return an id that no stored job is above, whichever server has stored it."""
 
-    def limit_namespaces(self, shares: Shares) -> None:
+    def limit_namespaces(self, pool_shares: Shares) -> None:
         """Set the shares of each pool, for each namespace."""
 
     def start(self) -> None:

@@ -31,14 +31,14 @@ class BackgroundTurns:
     line continue.
     """
 
-    def __init__(self, share: SharedLoop) -> None:
-        self._share = share
+    def __init__(self, fair_share: SharedLoop) -> None:
+        self._fair_share = fair_share
         self._lines: dict[str, deque[Place]] = {}  #: no line is empty
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, namespace: str) -> Place | None:
         """Return None if work of a namespace may begin now, else a future to wait for."""
-        if not self._share.shared:
+        if not self._fair_share.shared:
             return None
         place: Place = asyncio.get_running_loop().create_future()
         line = self._lines.get(namespace)
@@ -53,7 +53,7 @@ class BackgroundTurns:
         try:
             while self._lines:
                 for namespace in list(self._lines):
-                    await self._share.give_way(namespace)
+                    await self._fair_share.give_way(namespace)
                     self._go_on(namespace)
                     await yield_to_loop(1)
         finally:

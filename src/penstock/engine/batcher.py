@@ -77,7 +77,7 @@ class Batcher:
         apply_in_side_lane: Callable[[UnitOfWork, list[AnyCommand]], Awaitable[None]],
         wants_alone: Callable[[], bool],
         weigh: Callable[[AnyCommand, int], int],
-        share: FairShare,
+        fair_share: FairShare,
         durability: Durability,
         sync_interval_ms: int,
     ) -> None:
@@ -93,17 +93,17 @@ class Batcher:
         self._wants_alone = wants_alone
         self._stats = stats
         self._signals = signals
-        self._share = share
+        self._fair_share = fair_share
         self._durability = durability
         self._sync_interval_ms = sync_interval_ms
         self._loop = asyncio.get_running_loop()
-        self._pending = FairQueue(weigh, clock.stopwatch, share)
+        self._pending = FairQueue(weigh, clock.stopwatch, fair_share)
         self._since = 0.0
         self._running: asyncio.Task[None] | None = None
         self._side_lanes: dict[int, SideLane] = {}
         if store.capabilities.lanes > 1:
             self._side_lanes = {
-                lane: SideLane(FairQueue(weigh, clock.stopwatch, share)) for lane in (Lane.PUSHES, Lane.ACKS)
+                lane: SideLane(FairQueue(weigh, clock.stopwatch, fair_share)) for lane in (Lane.PUSHES, Lane.ACKS)
             }
         self._is_split = False  #: the main lane is running, and has no command that could be done in a side lane
         self._unsynced: list[AnswerGroup] = []
@@ -215,7 +215,7 @@ class Batcher:
         while seen < len(pending):
             seen = len(pending)
             await yield_to_loop(1)  # at least once, so that other connections are read and answered between two batches
-            if pending.full or self._share.shared:
+            if pending.full or self._fair_share.shared:
                 return
 
     async def _commit(

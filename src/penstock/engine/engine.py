@@ -58,7 +58,7 @@ class Engine:
     """Create it inside the event loop, ``start`` it, and ``await engine.run(command)``.
 
     ``durability``: what an answer means, see Durability. ``sync_interval_ms``: with ``interval``, how much a power cut may
-    lose at most. ``retention``: how much of the past is kept. ``feed``, ``stats``, ``workers``, ``share``: those that the
+    lose at most. ``retention``: how much of the past is kept. ``feed``, ``stats``, ``workers``, ``fair_share``: those that the
     shards of a server have in common. ``quotas``: asked before pushes, before rows are staged, and before the server itself
     pushes jobs. ``counts_pushes``: whether this engine asks before pushes; False for a shard, where the ShardedEngine asks.
     ``ready_cache``, ``buffer``: make the optional stages of the submit chain (see ``submit.py``).
@@ -75,7 +75,7 @@ class Engine:
         feed: EventFeed | None = None,
         stats: EngineStats | None = None,
         workers: WorkerRegistry | None = None,
-        share: FairShare | None = None,
+        fair_share: FairShare | None = None,
         quotas: QuotaCheck | None = None,
         counts_pushes: bool = True,
         ready_cache: Callable[[Engine], ReadyCache] | None = None,
@@ -88,8 +88,10 @@ class Engine:
         self.stats = EngineStats() if stats is None else stats
         self.feed = EventFeed() if feed is None else feed
         self.workers = WorkerRegistry(clock, self.feed) if workers is None else workers
-        self.share = FairShare(clock) if share is None else share  #: shares of the event loop, for each namespace
-        self.shares = Shares()  #: shares of each pool, for each namespace
+        self.fair_share = (
+            FairShare(clock) if fair_share is None else fair_share
+        )  #: shares of the event loop, for each namespace
+        self.pool_shares = Shares()  #: shares of each pool, for each namespace
         self.retention = retention or Retention()
         self.signals = EngineSignals()
         self.queue_limits = QueueLimits()
@@ -127,7 +129,7 @@ class Engine:
             apply_in_side_lane=partial(dispatch.apply_in_side_lane, self),
             wants_alone=self.timer.has_expired_leases,
             weigh=self._weigh,
-            share=self.share,
+            fair_share=self.fair_share,
             durability=durability,
             sync_interval_ms=sync_interval_ms,
         )
@@ -229,9 +231,9 @@ class Engine:
         """Queue a command again that was run already; its future stays. It does not pass the submit chain again."""
         self._batcher.put_back(command)
 
-    def limit_namespaces(self, shares: Shares) -> None:
+    def limit_namespaces(self, pool_shares: Shares) -> None:
         """Set the shares of each pool, for each namespace."""
-        self.shares = self.workers.shares = self.store.shares = shares
+        self.pool_shares = self.workers.pool_shares = self.store.pool_shares = pool_shares
 
     def leave_line(self, claim: Claim) -> bool:
         """Remove a claim from the line of its queue; False: it was not in it."""

@@ -41,14 +41,14 @@ class FairQueue:
 
     ``weigh`` gets a heavy command and its weight, and returns its real cost. ``now`` returns seconds: after a batch in which
     several namespaces had to share, batches stay small for a while, so that the next command of a namespace with few
-    commands does not wait for a long batch. While ``share`` reports that several namespaces are active, batches are small
+    commands does not wait for a long batch. While ``fair_share`` reports that several namespaces are active, batches are small
     too.
     """
 
     def __init__(
-        self, weigh: Callable[[AnyCommand, int], int], now: Callable[[], float], share: FairShare | None = None
+        self, weigh: Callable[[AnyCommand, int], int], now: Callable[[], float], fair_share: FairShare | None = None
     ) -> None:
-        self._share = share
+        self._fair_share = fair_share
         self._weigh = weigh
         self._now = now
         self._fresh: list[AnyCommand] = []  #: in no line yet
@@ -187,7 +187,7 @@ class FairQueue:
     def _bound(self) -> int:
         shared = (
             len(self._lines) > 1
-            or (self._share is not None and self._share.shared)
+            or (self._fair_share is not None and self._fair_share.shared)
             or (self._small_until and self._now() < self._small_until)
         )
         return limits.batch_weight_shared_max if shared else limits.batch_weight_max

@@ -64,7 +64,7 @@ class WorkerRegistry:
         self._held: dict[str, int] = {}  #: number of workers of each namespace
         self._bytes: dict[str, int] = {}  #: bytes of their names
         self._all_bytes = 0
-        self.shares = Shares()
+        self.pool_shares = Shares()
         self._alarm: Alarm | None = None
         self.processed = 0  #: jobs that workers reported since the server started
         self.failed = 0
@@ -184,14 +184,14 @@ class WorkerRegistry:
                     f"Too many workers (max {limits.workers_max}). Unregister some, or wait until silent ones are gone."
                 )
             held = self._held.get(namespace, 0)
-            self.shares.check("workers", namespace, most=limits.workers_max, taken=len(self), held=held)
+            self.pool_shares.check("workers", namespace, most=limits.workers_max, taken=len(self), held=held)
         more, most = size - (0 if before is None else before.size), limits.workers_bytes_max
         if more <= 0:
             return
         if self._all_bytes + more > most:
             raise TooMany(f"The names of all workers and their queues are too long (max {most} bytes). Unregister some.")
         taken, held = self._all_bytes + more - 1, self._bytes.get(namespace, 0) + more - 1
-        self.shares.check("bytes of names of workers", namespace, most=most, taken=taken, held=held)
+        self.pool_shares.check("bytes of names of workers", namespace, most=most, taken=taken, held=held)
 
     def _take(self, key: tuple[str, str]) -> RegisteredWorker | None:
         worker = self._active.pop(key, None) or self._silent.pop(key, None)

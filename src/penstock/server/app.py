@@ -89,11 +89,11 @@ async def _open(config: Config) -> _Opened:
     listeners.check_free(config.http, "http")
     shards = await open_shards(config, clock)
     engine, links = await open_engine(config, shards, clock)
-    shares = Shares(lambda: gate.keeps_apart, percent=config.namespace_share, queues_max=config.namespace_queues_max)
-    engine.limit_namespaces(shares)
+    pool_shares = Shares(lambda: gate.keeps_apart, percent=config.namespace_share, queues_max=config.namespace_queues_max)
+    engine.limit_namespaces(pool_shares)
     engine.start()
     keys = await keys_for(gate, shards[0], clock)
-    keys.shares = shares
+    keys.pool_shares = pool_shares
     doors = Doors(config, engine, gate, guard, keys, clock=clock)
     return _Opened(config, clock, tls, gate, shards, engine, links, doors)
 

@@ -177,7 +177,7 @@ class JobsParts:
             ),
             store=engine.store,
             links=parts.links,
-            shares=engine.shares,
+            shares=engine.pool_shares,
         )
         self.tcp = TcpListener(table, gate, engine.clock, hub=hub, window=window)
 

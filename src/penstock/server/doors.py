@@ -60,13 +60,13 @@ class Doors:
     def __init__(
         self, config: Config, engine: ServerContext, gate: Authenticator, guard: Guard, keys: ApiKeys, *, clock: Clock
     ) -> None:
-        self._config, self._clock, self._gate, self._share = config, clock, gate, engine.share
+        self._config, self._clock, self._gate, self._fair_share = config, clock, gate, engine.fair_share
         self._bodies: list[Bodies] = []
         self.readiness = Readiness()
         uptime = Uptime(engine.clock)
         self.webhook_dispatchers = _start_webhooks(engine, guard)
         self.workers = engine.workers
-        self.hub = EventHub(engine.feed, engine.clock, engine.share)
+        self.hub = EventHub(engine.feed, engine.clock, engine.fair_share)
         self._links = RawSockets(engine.clock, tls=config.tls_cert_file is not None)
         self._window = self._new_window()
         self._origins = _origins(config, gate)
@@ -219,7 +219,7 @@ class Doors:
             window=window,
             address=ClientAddress(config.trusted_proxies),
             links=self._links,
-            share=self._share,
+            fair_share=self._fair_share,
             flows=self._topics.flows.of,
             answers=self.monitor.answers,
             websocket=websocket,

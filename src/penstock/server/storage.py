@@ -125,7 +125,7 @@ def _make_engine(config: Config, shards: list[Store], clock: Clock, links: Seque
     workers = WorkerRegistry(
         clock, feed, timeout_ms=config.worker_timeout_ms, overload_ms=config.worker_overload_threshold_ms
     )
-    share = FairShare(clock)
+    fair_share = FairShare(clock)
     retention = Retention(config.completed_max, config.completed_age_ms, config.journal_bytes_max, config.journal_age_ms)
     positions = [shard.journal_next - 1 for shard in shards]
     engines = [
@@ -138,7 +138,7 @@ def _make_engine(config: Config, shards: list[Store], clock: Clock, links: Seque
             feed=ShardFeed(feed, positions, number) if several else feed,
             stats=stats,
             workers=workers,
-            share=share,
+            fair_share=fair_share,
             quotas=quotas,
             counts_pushes=not several,
             ready_cache=_ready_cache_of(config, shard, links),

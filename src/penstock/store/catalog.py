@@ -124,7 +124,7 @@ class CatalogReads(Generic[C]):
     """Base of stores: the reads that are answered from memory."""
 
     catalog: C
-    shares: Shares = Shares()
+    pool_shares: Shares = Shares()
     when_moved: list[Callable[[], None]]
 
     @property

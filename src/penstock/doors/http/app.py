@@ -103,7 +103,7 @@ class HttpApp:
     limit), ``origins`` decides which web pages may call from a browser. ``websocket`` serves WebSockets (None: there are
     none). An error that it raises before it accepts the connection is the answer to the handshake, sent through ``links``.
     ``plain_errors``: a request without a route is answered with a line of text. ``stray`` replaces the handler for such
-    requests. ``error_body`` encodes errors as JSON. ``share`` decides when a request of a namespace begins. ``flows`` are
+    requests. ``error_body`` encodes errors as JSON. ``fair_share`` decides when a request of a namespace begins. ``flows`` are
     the connections that streams use; they count the other answers sent on them. ``answers`` bounds the large answers that
     clients have not read (None: they are not counted).
     """
@@ -118,7 +118,7 @@ class HttpApp:
         window: SlidingWindow | None,
         address: ClientAddress,
         links: RawSockets,
-        share: FairShare,
+        fair_share: FairShare,
         websocket: Callable[[Scope, RSGIWebsocketProtocol, str], Awaitable[None]] | None = None,
         plain_errors: bool = False,
         stray: Handler = not_found,
@@ -147,8 +147,8 @@ class HttpApp:
         self._watched = {} if answers is None else answers.http2  #: connections over HTTP/2 with unread answers
         self._under_way: set[Request] = set()  #: requests that have not ended
         self._sockets: set[Scope] = set()  #: WebSockets that have not ended
-        self._share = share
-        self.bodies = Bodies(clock, self._network_of, share, answers)
+        self._fair_share = fair_share
+        self.bodies = Bodies(clock, self._network_of, fair_share, answers)
         self._encode = msgspec.json.Encoder().encode
 
     async def __rsgi__(self, scope: Scope, proto: HttpProtocol) -> None:
@@ -189,9 +189,9 @@ class HttpApp:
                 await request.drain(self._clock)
                 return
             finally:
-                if request.held or self._share.shared or request.has_turn:
+                if request.held or self._fair_share.shared or request.has_turn:
                     request.free()
-                    self._share.leave()
+                    self._fair_share.leave()
             if type(answer) in self._may_be_long and await self._answer_in_parts(request, proto, writer, route, answer):
                 return
             status, headers, body = self._render(request, heads, answer)
@@ -279,12 +279,12 @@ class HttpApp:
         if not self._gate.is_open:  # some handlers check rights later; no request may wait in the queue of another namespace
             tenant = request.identity.tenant(tenant)
         request.tenant = tenant
-        share = self._share
-        if tenant == share.only:
+        fair_share = self._fair_share
+        if tenant == fair_share.only:
             return None
-        place = share.begin(tenant)
-        if place is None and share.shared:
-            share.enter(tenant)
+        place = fair_share.begin(tenant)
+        if place is None and fair_share.shared:
+            fair_share.enter(tenant)
         return place
 
     async def _go_on(self, method: str, proto: HttpProtocol, answer: Stream | File) -> None:

@@ -36,16 +36,16 @@ class Bodies:
 
     Only bytes that have arrived are counted, because announced bytes may never arrive. One sender is what ``Identity.holder``
     names: a namespace, an identity, or an address (``client_of``). Each sender has a share of the memory, so that the others
-    always have some left. ``share`` lets large bodies continue once they have arrived. ``answers`` counts what was received
-    over connections with unread answers.
+    always have some left. ``fair_share`` lets large bodies continue once they have arrived. ``answers`` counts what was
+    received over connections with unread answers.
     """
 
     def __init__(
-        self, clock: Clock, client_of: Callable[[Scope], str], share: FairShare, answers: UnreadAnswers | None = None
+        self, clock: Clock, client_of: Callable[[Scope], str], fair_share: FairShare, answers: UnreadAnswers | None = None
     ) -> None:
         self.clock = clock
         self.client_of = client_of
-        self.share = share
+        self.fair_share = fair_share
         self._bytes = 0
         self._shares: dict[str, int] = {}
         self._answers = answers
@@ -239,8 +239,8 @@ class Request:
         alarm = clock.call_at(heard_at + limits.body_idle_ms_max, look)
         try:
             while True:
-                if self._bodies.share.shared and (
-                    place := self._bodies.share.begin(self.tenant, limits.share_body_chunk_requests)
+                if self._bodies.fair_share.shared and (
+                    place := self._bodies.fair_share.begin(self.tenant, limits.share_body_chunk_requests)
                 ):
                     await place
                     heard_at = clock.steady_ms()
@@ -362,9 +362,9 @@ class Request:
 
         A body that is still arriving costs little, and its client may be slow.
         """
-        await self._bodies.share.begin_large(self.tenant)
+        await self._bodies.fair_share.begin_large(self.tenant)
         self.has_turn = True
-        await self._bodies.share.give_way()
+        await self._bodies.fair_share.give_way()
 
     async def become_large(self) -> None:
         """Count this request as a large one of its namespace from now on, because of what the body asks for."""
@@ -378,7 +378,7 @@ class Request:
         self.held = 0
         if self.has_turn:
             self.has_turn = False
-            self._bodies.share.end_large(self.tenant)
+            self._bodies.fair_share.end_large(self.tenant)
 
     @property
     def identity(self) -> Identity:

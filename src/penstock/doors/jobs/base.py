@@ -97,14 +97,14 @@ class JobsDoor:
 
         Views are made in slices, so that a long page does not block the event loop.
         """
-        async with self.engine.share.large(page.queue.key.namespace):
-            await self.engine.share.give_way()
-            found = await self.store.job_page(page._replace(shared=True) if self.engine.share.shared else page)
+        async with self.engine.fair_share.large(page.queue.key.namespace):
+            await self.engine.fair_share.give_way()
+            found = await self.store.job_page(page._replace(shared=True) if self.engine.fair_share.shared else page)
             views: list[T] = []
             for start in range(0, len(found), limits.view_slice_jobs):
                 if start:
                     await yield_to_loop(1)
-                    await self.engine.share.give_way()
+                    await self.engine.fair_share.give_way()
                 views += [view(job, payload) for job, payload in found[start : start + limits.view_slice_jobs]]
             return views
 

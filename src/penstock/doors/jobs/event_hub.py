@@ -82,8 +82,8 @@ class EventReader:
 class EventHub:
     """Passes events on to readers. They subscribe with ``want``, and unsubscribe by wanting no kinds."""
 
-    def __init__(self, feed: EventFeed, clock: Clock, share: FairShare | None = None) -> None:
-        self._share = share
+    def __init__(self, feed: EventFeed, clock: Clock, fair_share: FairShare | None = None) -> None:
+        self._fair_share = fair_share
         self._feed = feed
         self._clock = clock
         self._started: OutgoingEvent | None = None
@@ -155,7 +155,7 @@ class EventHub:
 
     def turn(self, namespace: str) -> asyncio.Future[None] | None:
         """Return what a reader of a namespace must wait for before it is sent events (None: nothing)."""
-        return None if self._share is None else self._share.background.begin(namespace)
+        return None if self._fair_share is None else self._fair_share.background.begin(namespace)
 
     def _handle_block(self, block: JournalBlock) -> None:
         added: dict[str, deque[tuple[JournalBlock, int]]] = {}
@@ -187,28 +187,28 @@ class EventHub:
                 self._pass_on_some(namespace, 1)
         if backlog and self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._pass_on_rest())
-        if self._share is not None and len(backlog) > limits.fan_out_behind_events:
-            self._share.fall_behind(namespace)
+        if self._fair_share is not None and len(backlog) > limits.fan_out_behind_events:
+            self._fair_share.fall_behind(namespace)
 
     async def _pass_on_rest(self) -> None:
         """Pass on waiting events in the next turns of the event loop, some of each namespace in rotation."""
         try:
             while self._backlogs:
                 for namespace in list(self._backlogs):
-                    if self._share is not None:
-                        await self._share.give_way(namespace)
+                    if self._fair_share is not None:
+                        await self._fair_share.give_way(namespace)
                     messages = limits.fan_out_waited_messages if self._shared else limits.fan_out_turn_messages
                     self._pass_on_some(namespace, messages)
                     await yield_to_loop(1)
         finally:
             self._task = None
-            if self._share is not None:
+            if self._fair_share is not None:
                 for namespace in self._backlogs:  # none, unless this task failed
-                    self._share.catch_up(namespace)
+                    self._fair_share.catch_up(namespace)
 
     @property
     def _shared(self) -> bool:
-        return self._share is not None and self._share.shared
+        return self._fair_share is not None and self._fair_share.shared
 
     def _pass_on_some(self, namespace: str, messages: int) -> None:
         """Pass on the oldest events of a namespace, until this many messages were offered to readers."""
@@ -221,8 +221,8 @@ class EventHub:
                 self._pass_on(OutgoingEvent(block, index), readers)
         if not backlog:
             self._backlogs.pop(namespace, None)
-        if self._share is not None and (not backlog or len(backlog) <= limits.fan_out_behind_events // 2):
-            self._share.catch_up(namespace)
+        if self._fair_share is not None and (not backlog or len(backlog) <= limits.fan_out_behind_events // 2):
+            self._fair_share.catch_up(namespace)
 
     def _readers_of(self, block: JournalBlock, index: int) -> tuple[EventReader, ...]:
         """Return the readers that want an event of this kind, of its namespace if the block has it."""

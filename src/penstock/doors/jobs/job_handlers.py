@@ -143,7 +143,7 @@ class JobHandlers(JobsDoor):
             new = new_job(pushed)
         else:
             new = await in_slices(job_steps(await PUSH_CHECK.read(req, body, PUSH.steps(body))))
-            await self.engine.share.give_way()
+            await self.engine.fair_share.give_way()
         (job,) = await self.engine.run(Push(key, (new,)))
         return replies.IdReply(id=job.custom_id or ids.to_uuid(job.id))
 
@@ -153,13 +153,13 @@ class JobHandlers(JobsDoor):
         body = BULK_CHECK.sound(text) if req.warns else BULK.sound(text)
         if body is None:
             body = await BULK_CHECK.read(req, text, BULK.steps(text))
-        few = _FEW_SHARED_JOBS if self.engine.share.shared else _FEW_JOBS
+        few = _FEW_SHARED_JOBS if self.engine.fair_share.shared else _FEW_JOBS
         if len(body.jobs) <= few and len(text) <= limits.small_body_bytes:
             new = _few_new_jobs(body.jobs)
         else:
             await req.become_large()
             new = await in_slices(_new_jobs(body.jobs))
-            await self.engine.share.give_way()
+            await self.engine.fair_share.give_way()
         pushed = await self.engine.run(Push(key, new))
         return replies.IdsReply(ids=[job.custom_id or ids.to_uuid(job.id) for job in pushed])  # ``job_name``, inlined
 

@@ -61,7 +61,7 @@ class JobsSession:
         self.namespace = namespace
         self.gone = asyncio.Event()  #: set when the client has disconnected, so that waits for it end
         self._table = table
-        self._share = table.engine.share
+        self._fair_share = table.engine.fair_share
         self._window = window
         self.client = client
         self.gate = gate
@@ -208,14 +208,14 @@ class JobsSession:
             log.debug("command", name=name[: limits.command_name_chars_max], of=message.get("queue"), client=self.client)
         if entry is None:
             raise InvalidInput(f"Unknown command: {name[: limits.command_name_chars_max]}")
-        if not entry.public and (place := self._share.begin(self.tenant)) is not None:
+        if not entry.public and (place := self._fair_share.begin(self.tenant)) is not None:
             await place
-        if self._share.shared and not entry.public:
-            self._share.enter(self.tenant)
+        if self._fair_share.shared and not entry.public:
+            self._fair_share.enter(self.tenant)
             try:
                 reply = await entry(CommandCall(self, message))
             finally:
-                self._share.leave()
+                self._fair_share.leave()
         else:
             reply = await entry(CommandCall(self, message))
         self._keep_track(entry, message, reply)

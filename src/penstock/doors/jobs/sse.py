@@ -53,7 +53,7 @@ class StreamHandlers(JobsDoor):
         self.queues = ReaderLag(engine.clock)
         self._ids = IdSource()
         self._open: set[EventStream] = set()
-        self._pool = Pool("event streams", limits.event_streams_max, engine.shares)
+        self._pool = Pool("event streams", limits.event_streams_max, engine.pool_shares)
         self._closed = False
 
     def __len__(self) -> int:

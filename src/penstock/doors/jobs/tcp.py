@@ -50,7 +50,7 @@ class TcpListener(ConnectionListener["TcpConnection"]):
         window: SlidingWindow | None = None,
         connections_max: int = limits.tcp_connections_max,
     ) -> None:
-        super().__init__("TCP", connections_max, table.engine.shares)
+        super().__init__("TCP", connections_max, table.engine.pool_shares)
         self.table = table
         self.gate = gate
         self.clock = clock
@@ -286,7 +286,7 @@ class TcpConnection(asyncio.Protocol):
     async def _work(self, message: dict[str, Any], size: int) -> None:
         try:
             if size > limits.small_body_bytes:
-                async with self._listener.table.engine.share.large(self._session.tenant):
+                async with self._listener.table.engine.fair_share.large(self._session.tenant):
                     frame = await self._answer(message, size)
             elif message.get("cmd") in LISTINGS:
                 async with self._listener.listings.turn(self._client_name):

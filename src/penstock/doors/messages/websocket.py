@@ -84,7 +84,7 @@ class Consumers:
         self.deliveries = Deliveries(engine)  #: of all connections
         self.settling = DeliverySettler(engine, tally, self.deliveries)  #: settles deliveries, for every transport
         self._handshakes = handshakes
-        self._pool = Pool("WebSocket connections of consumers", limits.push_sockets_max, engine.shares)
+        self._pool = Pool("WebSocket connections of consumers", limits.push_sockets_max, engine.pool_shares)
         self.gate = gate
         self.links = links
         self.window = window

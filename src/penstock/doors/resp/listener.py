@@ -46,7 +46,7 @@ class RespListener(ConnectionListener["RespConnection"]):
         window: SlidingWindow | None = None,
         connections_max: int = limits.resp_connections_max,
     ) -> None:
-        super().__init__("RESP", connections_max, subscribers.engine.shares)
+        super().__init__("RESP", connections_max, subscribers.engine.pool_shares)
         self.engine = subscribers.engine
         self.subscribers = subscribers
         self.clock = subscribers.engine.clock
@@ -318,7 +318,7 @@ class RespConnection(asyncio.Protocol):
             if self.lost:
                 commands = self._last_turn(commands)
             if commands:
-                if (place := self._listener.engine.share.begin(session.tenant, len(commands))) is not None:
+                if (place := self._listener.engine.fair_share.begin(session.tenant, len(commands))) is not None:
                     await place
                 await session.work(commands)
             elif self.gone:
@@ -332,7 +332,7 @@ class RespConnection(asyncio.Protocol):
             return [self._next.popleft()] if self._next else self._take(1)
         if not self._next:
             return self._take(
-                limits.resp_shared_commands if self._listener.engine.share.shared else limits.resp_turn_commands
+                limits.resp_shared_commands if self._listener.engine.fair_share.shared else limits.resp_turn_commands
             )
         commands = list(self._next)
         self._next.clear()

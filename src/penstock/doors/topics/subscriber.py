@@ -83,7 +83,7 @@ class Subscribers:
         self.lease_ms = lease_ms
         self.closed = False
         self._open: set[Subscriber] = set()
-        self._pool = Pool("subscribers", limits.subscribers_max, engine.shares)
+        self._pool = Pool("subscribers", limits.subscribers_max, engine.pool_shares)
         self._alarm: Alarm | None = None
         self._renewing: dict[ShardApi, asyncio.Task[None]] = {}
 

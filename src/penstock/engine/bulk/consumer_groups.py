@@ -305,7 +305,7 @@ class ConsumerGroups(PeriodicService):
         taken = (await store.entry_totals(EntryKind.GROUP))[0]
         of_namespace = Search(EntryKind.GROUP, namespace, limit=most, bodies=False)
         held = len(await store.entry_list(of_namespace))
-        if has_room(most, taken, held, self._home.shares.percent):
+        if has_room(most, taken, held, self._home.pool_shares.percent):
             return
         before = self._home.clock.now_ms() - limits.group_idle_ms
         holding = {(each.namespace, each.name) for each in await store.entry_list(Search(EntryKind.EPOCH, bodies=False))}

@@ -90,7 +90,7 @@ class Publisher(PeriodicService):
                 if self._fleet is not None:
                     chunks = await self._carried(entry, chunks)
                 for some in _slices(chunks):
-                    await engine.share.give_way(entry.namespace)
+                    await engine.fair_share.give_way(entry.namespace)
                     parts = [_part(entry, each) for each in some]
                     if self._fleet is not None and any("job_id" in part.fields for part in parts):
                         await self._publish_named(self._fleet, entry, parts)

@@ -111,11 +111,11 @@ class StagedWrites(PeriodicService):
             raise TooMany(
                 f"{count} parts with {size} bytes are staged and not committed. Commit or abort some, or let them expire."
             )
-        shares = self._home.shares
-        if shares.percent < ALL:
+        pool_shares = self._home.pool_shares
+        if pool_shares.percent < ALL:
             held, held_bytes = await self._home.store.entry_totals(EntryKind.STAGE, namespace)
-            shares.check("staged parts", namespace, most=limits.stages_max, taken=count, held=held)
-            shares.check("staged bytes", namespace, most=limits.staged_bytes_max, taken=size, held=held_bytes)
+            pool_shares.check("staged parts", namespace, most=limits.stages_max, taken=count, held=held)
+            pool_shares.check("staged bytes", namespace, most=limits.staged_bytes_max, taken=size, held=held_bytes)
         draft = self._home.ids.next(self._home.clock.now_ms())
         by_shard: dict[int, list[Chunk]] = {}
         for number, each in enumerate(rows):

@@ -90,8 +90,8 @@ class ClaimWaiters:
         """Raise TooMany, or NamespaceLimit."""
         if self.size >= limits.waiters_max:
             raise TooMany("Too many callers wait for jobs. Poll without a timeout, or retry later.")
-        shares = self._engine.shares
-        shares.check("callers that wait for jobs", namespace, most=limits.waiters_max, taken=self.size, held=held)
+        pool_shares = self._engine.pool_shares
+        pool_shares.check("callers that wait for jobs", namespace, most=limits.waiters_max, taken=self.size, held=held)
 
     def handle_moved_queues(self) -> None:
         """Handle moved queues: claims at a queue that moved away are sent to its shard. All other lines are served again."""

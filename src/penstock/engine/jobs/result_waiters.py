@@ -57,7 +57,7 @@ class ResultWaiters:
         if self.size >= limits.waiters_max:
             raise TooMany("Too many callers wait for jobs to end. Ask for the job's state instead.")
         held, most = self._held.get(namespace, 0), limits.waiters_max
-        self._engine.shares.check("callers that wait for jobs to end", namespace, most=most, taken=self.size, held=held)
+        self._engine.pool_shares.check("callers that wait for jobs to end", namespace, most=most, taken=self.size, held=held)
         future: asyncio.Future[JobOutcome | None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(job.id, []).append(future)
         self._namespaces[job.id] = namespace

@@ -86,7 +86,7 @@ async def _save(engine: EngineContext, work: UnitOfWork, command: SaveCron) -> C
         next_run = work.now_ms
     if old is None:
         taken, held = await work.tx.cron_tally(key.namespace)
-        engine.shares.check("crons", key.namespace, most=limits.crons_max, taken=taken, held=held)
+        engine.pool_shares.check("crons", key.namespace, most=limits.crons_max, taken=taken, held=held)
     queue = await work.tx.queue_open(QueueKey(key.namespace, plan.queue))
     if old is None:
         cron = CronRecord(UNNUMBERED, key, plan, next_run, command.executions)

@@ -79,7 +79,7 @@ def _check_room(engine: EngineContext, queue: Queue) -> None:
         text = f"Too many subscriptions (max {most})."
     if text:
         raise TooMany(f"{text} Remove some that are not used.")
-    engine.shares.check("push subscriptions", namespace, most=most, taken=taken, held=held)
+    engine.pool_shares.check("push subscriptions", namespace, most=most, taken=taken, held=held)
 
 
 async def remove_subscription(engine: EngineContext, work: UnitOfWork, commands: Sequence[RemoveSubscription]) -> None:

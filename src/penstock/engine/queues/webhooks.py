@@ -98,7 +98,7 @@ def _check_room(engine: EngineContext, command: AddWebhook) -> None:
         raise TooMany(f"Too many webhooks (max {limits.webhooks_max}). Remove some that are not used.")
     if command.known_as is None:
         held = sum(each.namespace == command.namespace for each in webhooks)
-        engine.shares.check("webhooks", command.namespace, most=limits.webhooks_max, taken=len(webhooks), held=held)
+        engine.pool_shares.check("webhooks", command.namespace, most=limits.webhooks_max, taken=len(webhooks), held=held)
 
 
 async def remove_webhook(engine: EngineContext, work: UnitOfWork, commands: Sequence[RemoveWebhook]) -> None:

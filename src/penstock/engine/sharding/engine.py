@@ -134,7 +134,7 @@ class ShardedEngine:
         self.stats = stats
         self.workers = workers
         self.clock = clock
-        self.share = engines[0].share
+        self.fair_share = engines[0].fair_share
         self.store = ShardedStore([engine.store for engine in engines])
         self._held: dict[AnyCommand, asyncio.Task[None]] = {}  #: about queues that are moving to another shard
         for engine in engines:
@@ -609,15 +609,15 @@ class ShardedEngine:
         """Push to several queues: all or none on each shard, the jobs of each part in order."""
         return await Pushing(self, command.parts, command.asked_ms).run()
 
-    def limit_namespaces(self, shares: Shares) -> None:
+    def limit_namespaces(self, pool_shares: Shares) -> None:
         """Set the shares of each pool, for each namespace."""
         for engine in self.engines:
-            engine.limit_namespaces(shares)
+            engine.limit_namespaces(pool_shares)
 
     @property
-    def shares(self) -> Shares:
+    def pool_shares(self) -> Shares:
         """Shares of each pool, for each namespace."""
-        return self.engines[0].shares
+        return self.engines[0].pool_shares
 
     # Start and stop.
 

@@ -96,7 +96,7 @@ class Store(
 
     capabilities: Capabilities
     shard: int  #: its number among the shards, a part of every id
-    shares: Shares  #: the maximum number of queues of one namespace
+    pool_shares: Shares  #: the maximum number of queues of one namespace
 
     @property
     def clock(self) -> Clock:

@@ -28,7 +28,7 @@ class PostgresQueues(PostgresTransactionBase):
             return found
         self._check_home(key)
         if not must:
-            self._store.shares.check_queues(key.namespace, self._catalog.held.get(key.namespace, 0))
+            self._store.pool_shares.check_queues(key.namespace, self._catalog.held.get(key.namespace, 0))
         return await self._make_queue(key, QueueSettings(), None, SETTLED)
 
     async def _make_queue(self, key: QueueKey, settings: QueueSettings, created_at: int | None, move: Move) -> Queue:
