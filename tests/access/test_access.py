@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.access.rate_limit import ClientAddress, SlidingWindow
-from penstock.access.tokens import TokenGate
+from penstock.access.tokens import StaticTokens
 from penstock.core import limits
 from penstock.core.clock import ManualClock
 
@@ -32,13 +32,13 @@ def window(clock: ManualClock, requests_max: int = 5, window_ms: int = 1_000) ->
 
 def test_an_empty_token_is_no_token() -> None:
     with pytest.raises(ValueError, match="must not be empty"):
-        TokenGate(["good", ""])
+        StaticTokens(["good", ""])
 
 
 @given(st.text())
 def test_without_tokens_everybody_is_let_in_and_with_one_nobody_by_chance(header: str) -> None:
-    assert TokenGate([]).admits(header)
-    assert not TokenGate(["s3cret-that-nobody-guesses"]).admits(header)
+    assert StaticTokens([]).admits(header)
+    assert not StaticTokens(["s3cret-that-nobody-guesses"]).admits(header)
 
 
 async def advance(clock: ManualClock, ms: int) -> None:

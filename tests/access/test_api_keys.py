@@ -164,44 +164,44 @@ async def test_the_number_of_keys_is_bounded(keys: ApiKeys, monkeypatch: pytest.
     assert first.key.id not in {key.id for key in keys.listed()}
 
 
-# The gate.
+# The authenticator.
 
 
-async def test_the_first_key_closes_an_open_gate_and_ends_what_nobody_was_asked_for(
+async def test_the_first_key_closes_an_open_server_and_ends_what_nobody_was_asked_for(
     keys: ApiKeys, clock: ManualClock
 ) -> None:
-    gate, ended = Authenticator(clock), []
-    gate.use(keys)
-    anybody = await gate.identify("whatever")
-    gate.check(anybody, ANYWHERE, Right.ADMIN)
+    authenticator, ended = Authenticator(clock), []
+    authenticator.use(keys)
+    anybody = await authenticator.identify("whatever")
+    authenticator.check(anybody, ANYWHERE, Right.ADMIN)
     anybody.watch(lambda: ended.append(True))
     made = await keys.make(check_request([ANYWHERE], ["admin"]))
-    assert not gate.is_open
+    assert not authenticator.is_open
     assert ended == [True]
     with pytest.raises(Unauthorized, match="Not authenticated"):
-        gate.check(anybody, "a", Right.LOOK)
+        authenticator.check(anybody, "a", Right.LOOK)
     with pytest.raises(Unauthorized):
-        await gate.identify("whatever")
+        await authenticator.identify("whatever")
     for shown in (made.text, f"Bearer {made.text}"):
-        gate.check(await gate.identify(shown), ANYWHERE, Right.ADMIN)
+        authenticator.check(await authenticator.identify(shown), ANYWHERE, Right.ADMIN)
     await keys.revoke(made.key.id)
-    assert not gate.is_open, "revoking the last key must not open the doors"
+    assert not authenticator.is_open, "revoking the last key must not open the doors"
 
 
 async def test_keys_open_next_to_tokens_which_go_first(keys: ApiKeys, clock: ManualClock) -> None:
-    gate = Authenticator(clock, ["pk_static"])
-    gate.use(keys)
+    authenticator = Authenticator(clock, ["pk_static"])
+    authenticator.use(keys)
     made = await keys.make(WISH)
-    assert await gate.identify("pk_static") is EVERYBODY
-    assert (await gate.identify(made.text)).subject == f"key {made.key.id}"
+    assert await authenticator.identify("pk_static") is EVERYBODY
+    assert (await authenticator.identify(made.text)).subject == f"key {made.key.id}"
 
 
-async def test_a_gate_can_ask_before_there_is_any_key(keys: ApiKeys, clock: ManualClock) -> None:
-    gate = Authenticator(clock, required=True)
-    gate.use(keys)
-    assert not gate.is_open
+async def test_an_authenticator_can_ask_before_there_is_any_key(keys: ApiKeys, clock: ManualClock) -> None:
+    authenticator = Authenticator(clock, required=True)
+    authenticator.use(keys)
+    assert not authenticator.is_open
     with pytest.raises(Unauthorized):
-        await gate.identify("")
+        await authenticator.identify("")
 
 
 def test_the_header_for_keys_counts_first() -> None:
@@ -241,31 +241,31 @@ class Moody:
 async def test_as_long_as_keys_cannot_be_read_nobody_is_let_in(store: Store, clock: ManualClock) -> None:
     moody: Any = Moody(store)
     moody.down = True
-    keys, gate = ApiKeys(moody, clock), Authenticator(clock)
+    keys, authenticator = ApiKeys(moody, clock), Authenticator(clock)
     await keys.start()
-    gate.use(keys)
+    authenticator.use(keys)
     for shown in ("", "pk_x", "a.b.c"):
         with pytest.raises(KeysUnavailable):
-            await gate.identify(shown)
+            await authenticator.identify(shown)
     moody.down = False
     await clock.advance(api_keys.CHECK_EVERY_MS)
-    assert gate.is_open, "there are no keys"
+    assert authenticator.is_open, "there are no keys"
     asked = moody.questions
     await clock.advance(10 * api_keys.CHECK_EVERY_MS)
     assert moody.questions == asked, "nobody else writes to a file"
-    await gate.close()
+    await authenticator.close()
 
 
 async def test_with_tokens_a_store_that_is_down_keeps_nobody_else_out(store: Store, clock: ManualClock) -> None:
     moody: Any = Moody(store)
     moody.down = True
-    keys, gate = ApiKeys(moody, clock), Authenticator(clock, ["t"])
+    keys, authenticator = ApiKeys(moody, clock), Authenticator(clock, ["t"])
     await keys.start()
-    gate.use(keys)
-    assert await gate.identify("t") is EVERYBODY
+    authenticator.use(keys)
+    assert await authenticator.identify("t") is EVERYBODY
     with pytest.raises(Unauthorized):
-        await gate.identify("wrong")
-    await gate.close()
+        await authenticator.identify("wrong")
+    await authenticator.close()
 
 
 async def test_what_another_server_does_is_heard_of_within_a_moment(clock: ManualClock) -> None:

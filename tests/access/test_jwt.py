@@ -62,18 +62,18 @@ async def refused(checker: Verifier, shown: str) -> str:
 async def test_a_good_token_says_who_it_is(clock: ManualClock, key: Key, shown: str) -> None:
     identity = await verifier(clock, key).identify(shown)
     assert (identity.subject, identity.may(ANYWHERE, ALL)) == ("test-user", True)
-    gate = Authenticator(clock, ["static"], verifier(clock, key))
-    assert (await gate.identify(f"Bearer {shown}")).subject == "test-user"
-    assert await gate.identify("static") is EVERYBODY
+    authenticator = Authenticator(clock, ["static"], verifier(clock, key))
+    assert (await authenticator.identify(f"Bearer {shown}")).subject == "test-user"
+    assert await authenticator.identify("static") is EVERYBODY
     with pytest.raises(Unauthorized):
-        await gate.identify("")
+        await authenticator.identify("")
 
 
-async def test_without_tokens_and_keys_the_gate_is_open(clock: ManualClock) -> None:
-    gate = Authenticator(clock)
-    assert gate.is_open
-    assert await gate.identify("") is gate.anybody
-    await gate.close()
+async def test_without_tokens_and_keys_the_server_is_open(clock: ManualClock) -> None:
+    authenticator = Authenticator(clock)
+    assert authenticator.is_open
+    assert await authenticator.identify("") is authenticator.anybody
+    await authenticator.close()
 
 
 @pytest.mark.parametrize("name", ["authorization", "authorisation"])

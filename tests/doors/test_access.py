@@ -290,8 +290,8 @@ def test_what_is_sent_right_behind_an_auth_counts_as_after_it(guarded: ServerPro
 
 async def test_an_auth_that_must_wait_for_keys_holds_back_what_follows(engine: Engine, clock: ManualClock) -> None:
     fetched: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-    gate = Authenticator(clock, (), Verifier(clock, KeyRing(clock, (), lambda: fetched), TokenRules()))
-    session = JobsSession(all_commands(engine), gate)
+    authenticator = Authenticator(clock, (), Verifier(clock, KeyRing(clock, (), lambda: fetched), TokenRules()))
+    session = JobsSession(all_commands(engine), authenticator)
     shown = token(rsa_key(), "RS256", kid="a")
     auth = asyncio.ensure_future(session.handle({"cmd": "Auth", "token": shown, "namespace": "mine"}))
     push = asyncio.ensure_future(session.handle({"cmd": "Count", "queue": "q"}))
@@ -301,15 +301,15 @@ async def test_an_auth_that_must_wait_for_keys_holds_back_what_follows(engine: E
     assert (await auth)["ok"] is True
     assert (await push)["ok"] is True
     assert session.namespace == "mine"
-    await gate.close()
+    await authenticator.close()
 
 
-def gate_by(clock: ManualClock) -> Authenticator:
+def authenticator_by(clock: ManualClock) -> Authenticator:
     return Authenticator(clock, ["static"], Verifier(clock, KeyRing(clock, [secret_key(SECRET)]), TokenRules()))
 
 
 async def test_a_session_whose_token_ended_does_nothing_until_it_shows_another(engine: Engine, clock: ManualClock) -> None:
-    listener = TcpListener(all_commands(engine), gate_by(clock), clock)
+    listener = TcpListener(all_commands(engine), authenticator_by(clock), clock)
     await listener.start("127.0.0.1", 0)
 
     def talk() -> TcpClient:
@@ -331,7 +331,7 @@ async def test_a_session_whose_token_ended_does_nothing_until_it_shows_another(e
 
 
 async def test_events_of_a_queue_end_with_the_token_unless_another_was_shown(engine: Engine, clock: ManualClock) -> None:
-    listener = TcpListener(all_commands(engine), gate_by(clock), clock, hub=EventHub(engine.feed, clock))
+    listener = TcpListener(all_commands(engine), authenticator_by(clock), clock, hub=EventHub(engine.feed, clock))
     await listener.start("127.0.0.1", 0)
 
     def subscribe(renew: bool) -> TcpClient:
@@ -452,8 +452,8 @@ async def test_a_key_set_is_fetched_over_http(reply: bytes) -> None:
     clock = SystemClock()
     async with Receiver(reply) as receiver:
         fetch = Fetcher(clock, Guard(["127.0.0.1"]), receiver.url, timeout_ms=20_000, bytes_max=10_000)
-        gate = Authenticator(clock, (), Verifier(clock, KeyRing(clock, (), fetch), TokenRules()))
-        assert (await gate.identify(token(rsa_key(), "RS256", kid="a"))).may("x", Right.ADMIN)
+        authenticator = Authenticator(clock, (), Verifier(clock, KeyRing(clock, (), fetch), TokenRules()))
+        assert (await authenticator.identify(token(rsa_key(), "RS256", kid="a"))).may("x", Right.ADMIN)
     assert receiver.requests[0].line == "GET /hook HTTP/1.1"
 
 
@@ -527,9 +527,9 @@ def test_keys_and_quotas_that_cannot_be_used_stop_the_start(tmp_path: Path, name
 
 
 def test_the_table_of_an_open_server_asks_nobody(clock: ManualClock) -> None:
-    gate = Authenticator(clock)
-    session = JobsSession(all_commands(), gate)
-    assert session.identity is gate.anybody
+    authenticator = Authenticator(clock)
+    session = JobsSession(all_commands(), authenticator)
+    assert session.identity is authenticator.anybody
     session.check(Right.ADMIN, everywhere=True)
 
 

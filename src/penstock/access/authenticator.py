@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.access.api_keys import NOT_READ
 from penstock.access.identity import ANYWHERE, EVERYBODY, EVERYTHING, Identity
-from penstock.access.tokens import TokenGate
+from penstock.access.tokens import StaticTokens
 from penstock.core.apikey import PREFIX
 from penstock.core.errors import KeysUnavailable, Unauthorized
 
@@ -37,7 +37,7 @@ class Authenticator:
         self, clock: Clock, tokens: Iterable[str] = (), verifier: Verifier | None = None, *, required: bool = False
     ) -> None:
         self._clock = clock
-        self._tokens = TokenGate(tokens)
+        self._tokens = StaticTokens(tokens)
         self._verifier = verifier
         self._keys: ApiKeys | None = None
         self._required = required

@@ -47,8 +47,10 @@ class Origins:
     host.
     """
 
-    def __init__(self, gate: Authenticator, hosts: AllowedHosts, address: ClientAddress, *, allow_origin: str) -> None:
-        self._gate = gate
+    def __init__(
+        self, authenticator: Authenticator, hosts: AllowedHosts, address: ClientAddress, *, allow_origin: str
+    ) -> None:
+        self._authenticator = authenticator
         self._hosts = hosts
         self._address = address
         self._allow_origin = allow_origin
@@ -65,7 +67,7 @@ class Origins:
 
         ``headers`` are those of the scope.
         """
-        if not self._gate.is_open:
+        if not self._authenticator.is_open:
             return
         named = headers.get_all("host")
         authority = scope.authority
@@ -78,7 +80,7 @@ class Origins:
 
     def check_handshake(self, scope: Scope) -> None:
         """Raise HostRefused or OriginRefused for the handshake of a WebSocket that a page may not open."""
-        if self._gate.is_open:
+        if self._authenticator.is_open:
             self.check(scope, scope.headers)
             return
         headers: Any = scope.headers

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class TokenGate:
+class StaticTokens:
     """Accepts a client that sends one of the tokens. Without tokens, every client is accepted."""
 
     def __init__(self, tokens: Iterable[str]) -> None:

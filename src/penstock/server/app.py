@@ -21,7 +21,7 @@ from penstock.core.pool_shares import Shares
 from penstock.doors.net.raw_sockets import keep_listener_alive
 from penstock.outbound.guard import Guard
 from penstock.server import listeners
-from penstock.server.auth import gate_of, keys_for
+from penstock.server.auth import authenticator_of, keys_for
 from penstock.server.dev_cert import with_dev_cert
 from penstock.server.doors import Doors
 from penstock.server.storage import close_shards, open_engine, open_shards
@@ -53,7 +53,7 @@ class _Opened(NamedTuple):
     config: Config
     clock: Clock
     tls: ssl.SSLContext | None
-    gate: Authenticator
+    authenticator: Authenticator
     shards: list[Store]
     engine: ServerContext
     links: list[RedisLink]
@@ -85,17 +85,19 @@ async def _open(config: Config) -> _Opened:
     tls = listeners.check_tls(config)
     guard = Guard(config.webhook_allowed_hosts)
     # Keys are fetched through a separate guard, so that look-ups for webhooks cannot delay those for keys.
-    gate = gate_of(config, clock, Guard(config.webhook_allowed_hosts))
+    authenticator = authenticator_of(config, clock, Guard(config.webhook_allowed_hosts))
     listeners.check_free(config.http, "http")
     shards = await open_shards(config, clock)
     engine, links = await open_engine(config, shards, clock)
-    pool_shares = Shares(lambda: gate.keeps_apart, percent=config.namespace_share, queues_max=config.namespace_queues_max)
+    pool_shares = Shares(
+        lambda: authenticator.keeps_apart, percent=config.namespace_share, queues_max=config.namespace_queues_max
+    )
     engine.limit_namespaces(pool_shares)
     engine.start()
-    keys = await keys_for(gate, shards[0], clock)
+    keys = await keys_for(authenticator, shards[0], clock)
     keys.pool_shares = pool_shares
-    doors = Doors(config, engine, gate, guard, keys, clock=clock)
-    return _Opened(config, clock, tls, gate, shards, engine, links, doors)
+    doors = Doors(config, engine, authenticator, guard, keys, clock=clock)
+    return _Opened(config, clock, tls, authenticator, shards, engine, links, doors)
 
 
 async def _listen(opened: _Opened) -> tuple[Config, list[tuple[Granian, asyncio.Task[None]]]]:
@@ -144,7 +146,7 @@ async def _stop(opened: _Opened, http: Sequence[tuple[Granian, asyncio.Task[None
     doors.monitor.stop()
     services = (*doors.webhook_dispatchers, doors.groups, doors.stages)
     await asyncio.gather(doors.bulk.close(), *(each.stop() for each in services))
-    await opened.gate.close()
+    await opened.authenticator.close()
     await engine.close()
     await close_shards(opened.shards, opened.links)
     log.info("stopped")

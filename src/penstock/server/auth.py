@@ -44,7 +44,7 @@ def jwt_keys(config: Config) -> list[Key]:
     return keys
 
 
-def gate_of(config: Config, clock: Clock, guard: Guard) -> Authenticator:
+def authenticator_of(config: Config, clock: Clock, guard: Guard) -> Authenticator:
     """Return the authenticator of all doors. Raises ConfigInvalid for keys that cannot be used."""
     tokens = (*config.auth_tokens, config.api_key) if config.api_key else config.auth_tokens
     keys = jwt_keys(config)
@@ -73,11 +73,11 @@ def _checked_scope(scope: str) -> str:
     return scope
 
 
-async def keys_for(gate: Authenticator, store: Store, clock: Clock) -> ApiKeys:
+async def keys_for(authenticator: Authenticator, store: Store, clock: Clock) -> ApiKeys:
     """Let an authenticator accept the API keys of a store, and follow their changes until it is closed."""
     keys = ApiKeys(store, clock)
     await keys.start()
-    gate.use(keys)
+    authenticator.use(keys)
     return keys
 
 

@@ -71,7 +71,7 @@ class DoorParts(NamedTuple):
 
     config: Config
     engine: ServerContext
-    gate: Authenticator
+    authenticator: Authenticator
     guard: Guard  #: for the URLs of webhooks
     clock: Clock  #: of this process; the engine's may be that of a database
     links: RawSockets
@@ -139,7 +139,7 @@ class MessagesParts:
             engine,
             places,
             tally,
-            parts.gate,
+            parts.authenticator,
             links=parts.links,
             window=parts.window,
             handshakes=self._requests.of("GET", CONSUMERS_PATH),
@@ -161,7 +161,7 @@ class JobsParts:
     """The jobs door: HTTP, WebSocket, TCP and event streams."""
 
     def __init__(self, parts: DoorParts, ops: OpsHandlers, groups: ConsumerGroups) -> None:
-        engine, gate, window, hub = parts.engine, parts.gate, parts.window, parts.hub
+        engine, authenticator, window, hub = parts.engine, parts.authenticator, parts.window, parts.hub
         self._leases = LeaseHandlers(engine)
         self._jobs, self._queues = JobHandlers(engine), QueueHandlers(engine)
         self._crons, self._webhooks = CronHandlers(engine), WebhookHandlers(engine, parts.guard)
@@ -171,15 +171,15 @@ class JobsParts:
         self.sockets = SocketDoor(
             engine.clock,
             hub,
-            gate,
+            authenticator,
             lambda identity, namespace, client: JobsSession(
-                table, gate, identity=identity, namespace=namespace, window=window, client=client
+                table, authenticator, identity=identity, namespace=namespace, window=window, client=client
             ),
             store=engine.store,
             links=parts.links,
             shares=engine.pool_shares,
         )
-        self.tcp = TcpListener(table, gate, engine.clock, hub=hub, window=window)
+        self.tcp = TcpListener(table, authenticator, engine.clock, hub=hub, window=window)
 
     def _command_table(self, engine: ServerContext, ops: OpsHandlers) -> CommandTable:
         """Return the commands of the WebSocket and TCP protocols."""

@@ -58,9 +58,16 @@ class Doors:
     """All doors of one engine. ``clock``: that of this process; the engine's may be that of a database."""
 
     def __init__(
-        self, config: Config, engine: ServerContext, gate: Authenticator, guard: Guard, keys: ApiKeys, *, clock: Clock
+        self,
+        config: Config,
+        engine: ServerContext,
+        authenticator: Authenticator,
+        guard: Guard,
+        keys: ApiKeys,
+        *,
+        clock: Clock,
     ) -> None:
-        self._config, self._clock, self._gate, self._fair_share = config, clock, gate, engine.fair_share
+        self._config, self._clock, self._authenticator, self._fair_share = config, clock, authenticator, engine.fair_share
         self._bodies: list[Bodies] = []
         self.readiness = Readiness()
         uptime = Uptime(engine.clock)
@@ -69,13 +76,13 @@ class Doors:
         self.hub = EventHub(engine.feed, engine.clock, engine.fair_share)
         self._links = RawSockets(engine.clock, tls=config.tls_cert_file is not None)
         self._window = self._new_window()
-        self._origins = _origins(config, gate)
+        self._origins = _origins(config, authenticator)
         metrics = Metrics(engine, uptime, self.workers, self.hub)
         self.monitor = _monitor(config, clock, metrics, self._links)
         self.ops = OpsHandlers(
-            engine, self.readiness, metrics, uptime, self.connections, keeps_apart=lambda: gate.keeps_apart
+            engine, self.readiness, metrics, uptime, self.connections, keeps_apart=lambda: authenticator.keeps_apart
         )
-        parts = DoorParts(config, engine, gate, guard, clock, self._links, self._window, uptime, metrics, self.hub)
+        parts = DoorParts(config, engine, authenticator, guard, clock, self._links, self._window, uptime, metrics, self.hub)
         self._batches = build_batches(parts)
         bulk = self._bulk = BulkParts(parts)
         self.bulk, self.groups, self.stages = bulk.endpoints, bulk.groups, bulk.stages
@@ -88,7 +95,7 @@ class Doors:
         self._jobs = JobsParts(parts, self.ops, self.groups)
         self.commands, self.tcp = self._jobs.commands, self._jobs.tcp
         self._sockets, self._streams = self._jobs.sockets, self._jobs.streams
-        self.resp = RespListener(self.subscribers, gate, window=self._window)
+        self.resp = RespListener(self.subscribers, authenticator, window=self._window)
         #: The routes of each listener.
         self.routes = self._routes(parts, keys)
         self._topics.reserved = frozenset(route.path.split("/")[1] for route in self.routes["http"]) | {"ws"}
@@ -111,7 +118,7 @@ class Doors:
                 *self.ops.prometheus_routes("/prometheus", asks=asks),
                 *self._bulk.routes(),
                 *ShardHandlers(engine, engine.rebalancer if isinstance(engine, ShardedEngine) else None).routes(),
-                *KeyHandlers(keys, self._gate).routes(),
+                *KeyHandlers(keys, self._authenticator).routes(),
                 *self._bulk.group_routes(),
             ]
         )
@@ -213,7 +220,7 @@ class Doors:
         config = self._config
         app = HttpApp(
             routes,
-            self._gate,
+            self._authenticator,
             clock=self._clock,
             origins=self._origins,
             window=window,
@@ -232,10 +239,10 @@ class Doors:
         return app
 
 
-def _origins(config: Config, gate: Authenticator) -> Origins:
+def _origins(config: Config, authenticator: Authenticator) -> Origins:
     listening = (config.http, config.metrics, config.batches, config.topics, config.messages)
     hosts = AllowedHosts([each.host for each in listening if each is not None], config.allowed_hosts)
-    return Origins(gate, hosts, ClientAddress(config.trusted_proxies), allow_origin=config.cors_allow_origin)
+    return Origins(authenticator, hosts, ClientAddress(config.trusted_proxies), allow_origin=config.cors_allow_origin)
 
 
 def _monitor(config: Config, clock: Clock, metrics: Metrics, links: RawSockets) -> ConnectionMonitor:

@@ -114,12 +114,12 @@ class Served:
         self.stuck = stuck
         self.closed: list[int | None] = []
         clock, table = engine.clock, all_commands(engine)
-        gate = Authenticator(clock, tokens)
+        authenticator = Authenticator(clock, tokens)
         self.door = SocketDoor(
             clock,
             EventHub(engine.feed, clock),
-            gate,
-            lambda identity, namespace, _client: JobsSession(table, gate, identity=identity, namespace=namespace),
+            authenticator,
+            lambda identity, namespace, _client: JobsSession(table, authenticator, identity=identity, namespace=namespace),
             store=engine.store,
             links=RawSockets(clock),
         )

@@ -99,9 +99,9 @@ def _warned(heads: Heads, warning: str) -> Headers:
 class HttpApp:
     """Serves the given routes.
 
-    ``gate`` authenticates clients and checks their rights, ``window`` limits how often a client may send requests (None: no
-    limit), ``origins`` decides which web pages may call from a browser. ``websocket`` serves WebSockets (None: there are
-    none). An error that it raises before it accepts the connection is the answer to the handshake, sent through ``links``.
+    ``authenticator`` authenticates clients and checks their rights, ``window`` limits how often a client may send requests
+    (None: no limit), ``origins`` decides which web pages may call from a browser. ``websocket`` serves WebSockets (None: there
+    are none). An error that it raises before it accepts the connection is the answer to the handshake, sent through ``links``.
     ``plain_errors``: a request without a route is answered with a line of text. ``stray`` replaces the handler for such
     requests. ``error_body`` encodes errors as JSON. ``fair_share`` decides when a request of a namespace begins. ``flows`` are
     the connections that streams use; they count the other answers sent on them. ``answers`` bounds the large answers that
@@ -111,7 +111,7 @@ class HttpApp:
     def __init__(
         self,
         routes: Sequence[Route],
-        gate: Authenticator,
+        authenticator: Authenticator,
         *,
         clock: Clock,
         origins: Origins,
@@ -130,7 +130,7 @@ class HttpApp:
         replies = {each for route in routes for each in route.replies if lists_of(each)}
         self._may_be_long = frozenset((Stream, File, *replies))  #: types of answers that are not always sent in one step
         self._probes = frozenset(route.path for route in routes if route.probe)
-        self._gate = gate
+        self._authenticator = authenticator
         self._clock = clock
         self._window = window
         self._address = address
@@ -142,7 +142,7 @@ class HttpApp:
         self._flows = flows if flows is not None else {}
         self._origins = origins
         asking, is_open = origins.allowed
-        self._heads = (_heads(asking), _heads(is_open))  #: by whether the gate is open, which may change
+        self._heads = (_heads(asking), _heads(is_open))  #: by whether the authenticator is open, which may change
         self._answers = answers
         self._watched = {} if answers is None else answers.http2  #: connections over HTTP/2 with unread answers
         self._under_way: set[Request] = set()  #: requests that have not ended
@@ -156,8 +156,8 @@ class HttpApp:
         if scope.proto != "http":
             await self._serve_websocket(scope, cast("RSGIWebsocketProtocol", proto))
             return
-        request = Request(scope, proto, self.bodies, self._gate)
-        heads, route = self._heads[self._gate.is_open], self._no_route
+        request = Request(scope, proto, self.bodies, self._authenticator)
+        heads, route = self._heads[self._authenticator.is_open], self._no_route
         writer: AnswerWriter = proto
         self._under_way.add(request)
         if self._watched:
@@ -177,7 +177,7 @@ class HttpApp:
                 route = route if found is None else found
                 if route.meter is not None:
                     writer = route.meter.watch(proto)
-                if refused is not None or not self._gate.is_open:
+                if refused is not None or not self._authenticator.is_open:
                     await self._check(route, request, refused)
                 if (place := self._turn_of(request, route, params)) is not None:
                     await place
@@ -234,7 +234,7 @@ class HttpApp:
             flow.count_other(size)
         if not await self._may_send(request, writer, route, size):
             return True
-        heads = self._heads[self._gate.is_open]
+        heads = self._heads[self._authenticator.is_open]
         headers = heads.json if not request.warning else _warned(heads, request.warning)
         if route.meter is not None:
             writer.response_bytes(200, headers, b"".join(parts))
@@ -276,7 +276,8 @@ class HttpApp:
             tenant = request.header("x-namespace", DEFAULT_NAMESPACE)
         else:
             tenant = DEFAULT_NAMESPACE
-        if not self._gate.is_open:  # some handlers check rights later; no request may wait in the queue of another namespace
+        # Some handlers check rights later; no request may wait in the queue of another namespace.
+        if not self._authenticator.is_open:
             tenant = request.identity.tenant(tenant)
         request.tenant = tenant
         fair_share = self._fair_share
@@ -292,7 +293,7 @@ class HttpApp:
         headers = [
             ("content-type", answer.content_type),
             ("cache-control", "no-cache"),
-            *self._heads[self._gate.is_open].origin,
+            *self._heads[self._authenticator.is_open].origin,
         ]
         headers += answer.headers
         if isinstance(answer, File):
@@ -334,7 +335,7 @@ class HttpApp:
         status, body = status_of(error), self._error_body(error)
         if self._links.reach(scope):
             headers = [
-                *self._heads[self._gate.is_open].error,
+                *self._heads[self._authenticator.is_open].error,
                 *headers_of(error),
                 ("content-length", str(len(body))),
                 ("connection", "close"),
@@ -354,11 +355,11 @@ class HttpApp:
     async def _check(self, route: Route, request: Request, refused: RateLimited | None) -> None:
         if refused is not None:
             raise refused
-        if route.probe or (route.public and not (route.of_all and self._gate.keeps_apart)):
+        if route.probe or (route.public and not (route.of_all and self._authenticator.keeps_apart)):
             return
         shown = shown_in(request.headers)
         try:
-            request.identity = identity = await self._gate.identify(shown)
+            request.identity = identity = await self._authenticator.identify(shown)
         except Unauthorized:
             if route.plain_errors and route is not self._no_route:  # the format of mqueue
                 raise Unauthorized("Invalid token" if shown else "Missing token") from None
@@ -405,7 +406,7 @@ class HttpApp:
         if not isinstance(error, ServerError):
             log.error("a request failed unexpectedly", exc_info=error)
             error = ServerError("Internal server error")
-        heads = self._heads[self._gate.is_open]
+        heads = self._heads[self._authenticator.is_open]
         if plain:
             writer.response_bytes(status_of(error), [*heads.plain_error, *headers_of(error)], f"{error}\n".encode())
         else:

@@ -138,8 +138,8 @@ class Request:
     """A request and its client. The body is read when a handler needs it."""
 
     __slots__ = (
+        "_authenticator",
         "_bodies",
-        "_gate",
         "_identity",
         "_proto",
         "_sender",
@@ -154,9 +154,9 @@ class Request:
     )
     warns = True  #: the answer can carry a warning
 
-    def __init__(self, scope: Scope, proto: HttpProtocol, bodies: Bodies, gate: Authenticator) -> None:
+    def __init__(self, scope: Scope, proto: HttpProtocol, bodies: Bodies, authenticator: Authenticator) -> None:
         self.scope = scope
-        self._gate = gate
+        self._authenticator = authenticator
         self.warning = ""  #: what was ignored; the answer reports it
         self.unsure = False  #: the body may be truncated by a client that sends NO_ERROR: see docs/adr/0015
         self.held = 0  #: bytes of memory to give back to ``bodies`` at the end
@@ -383,7 +383,7 @@ class Request:
     @property
     def identity(self) -> Identity:
         """The identity of the client. It is not stored, because most requests do not need it."""
-        return getattr(self, "_identity", self._gate.anybody)
+        return getattr(self, "_identity", self._authenticator.anybody)
 
     @identity.setter
     def identity(self, identity: Identity) -> None:

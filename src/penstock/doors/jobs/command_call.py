@@ -119,7 +119,7 @@ class CommandCall:
 
     def allow(self, namespace: str, right: Right) -> None:
         """Raise Forbidden unless the client has a right in a namespace."""
-        self.session.gate.check(self.session.identity, namespace, right)
+        self.session.authenticator.check(self.session.identity, namespace, right)
 
     async def disconnected(self) -> None:
         """Return when the client has disconnected."""

@@ -44,14 +44,14 @@ _encode: Final = msgspec.json.Encoder().encode
 class JobsSession:
     """Answers commands with the entries of a table.
 
-    ``gate`` checks the tokens; ``identity`` is the identity of the client (None: it has not shown a token yet). ``window``
-    limits how many commands may come from the address ``client`` (None: no limit).
+    ``authenticator`` checks the tokens; ``identity`` is the identity of the client (None: it has not shown a token yet).
+    ``window`` limits how many commands may come from the address ``client`` (None: no limit).
     """
 
     def __init__(
         self,
         table: CommandTable,
-        gate: Authenticator,
+        authenticator: Authenticator,
         *,
         identity: Identity | None = None,
         namespace: str = DEFAULT_NAMESPACE,
@@ -64,11 +64,11 @@ class JobsSession:
         self._fair_share = table.engine.fair_share
         self._window = window
         self.client = client
-        self.gate = gate
+        self.authenticator = authenticator
         #: Counts the connection for a namespace, when its client authenticates. Raises TooMany if the namespace has used its
         #: share.
         self.admit: Callable[[str], None] = _admit_all
-        self.identity = gate.anybody if gate.is_open else identity
+        self.identity = authenticator.anybody if authenticator.is_open else identity
         self._token_checked = asyncio.Event()  #: set unless a token is being checked
         self._token_checked.set()
         self._awaiting_token = 0  #: commands that wait for the check of a token
@@ -163,7 +163,7 @@ class JobsSession:
         """Authenticate the client with a token, and choose the namespace of its commands. Raises Unauthorized."""
         self._token_checked.clear()
         try:
-            identity = await self.gate.identify(token)
+            identity = await self.authenticator.identify(token)
         except Unauthorized as error:
             raise Unauthorized("Invalid token" if str(error) == str(Unauthorized()) else str(error)) from None
         finally:
@@ -181,8 +181,8 @@ class JobsSession:
 
     def check(self, right: Right, everywhere: bool = False) -> None:
         """Raise Unauthorized or Forbidden unless the client has a right now."""
-        if not self.gate.is_open:
-            self.gate.check(self.identity, ANYWHERE if everywhere else self.namespace, right)
+        if not self.authenticator.is_open:
+            self.authenticator.check(self.identity, ANYWHERE if everywhere else self.namespace, right)
 
     def check_pace(self) -> None:
         """Count a command. Raises RateLimited if the client's address sends too many."""
@@ -197,7 +197,7 @@ class JobsSession:
         if not isinstance(name, str) or not name:
             raise InvalidInput("Invalid command")
         entry = self._table.get(name)
-        if not self.gate.is_open and (entry is None or not entry.public):
+        if not self.authenticator.is_open and (entry is None or not entry.public):
             self._awaiting_token += 1
             try:
                 await self._token_checked.wait()  # commands after an Auth may depend on it

@@ -43,7 +43,7 @@ class TcpListener(ConnectionListener["TcpConnection"]):
     def __init__(
         self,
         table: CommandTable,
-        gate: Authenticator,
+        authenticator: Authenticator,
         clock: Clock,
         *,
         hub: EventHub | None = None,
@@ -52,7 +52,7 @@ class TcpListener(ConnectionListener["TcpConnection"]):
     ) -> None:
         super().__init__("TCP", connections_max, table.engine.pool_shares)
         self.table = table
-        self.gate = gate
+        self.authenticator = authenticator
         self.clock = clock
         self.hub = hub
         self.window = window
@@ -99,7 +99,7 @@ class TcpConnection(asyncio.Protocol):
         self._client = str(peer[0]) if peer else ""
         self._session = JobsSession(
             self._listener.table,
-            self._listener.gate,
+            self._listener.authenticator,
             window=self._listener.window,
             client=self._client,
         )

@@ -91,7 +91,7 @@ class SocketDoor:
         self,
         clock: Clock,
         hub: EventHub,
-        gate: Authenticator,
+        authenticator: Authenticator,
         sessions: Callable[[Identity | None, str, str], CommandSession],
         *,
         store: Store | ShardedStore,
@@ -104,7 +104,7 @@ class SocketDoor:
         self.hub = hub
         self.links = links
         self.sessions = sessions
-        self._gate = gate
+        self._authenticator = authenticator
         self.listings = ListingTurns()
         self.strangers = UnauthenticatedSockets(clock)
         self._connections: OpenSockets[Socket] = OpenSockets(limits.websockets_max)
@@ -143,12 +143,12 @@ class SocketDoor:
 
         Raises Unauthorized, KeysUnavailable.
         """
-        if self._gate.is_open:
-            return self._gate.anybody
+        if self._authenticator.is_open:
+            return self._authenticator.anybody
         headers: Any = scope.headers
         if not any(name in headers for name in SHOWN_IN):  # a header that is not ASCII is present, but unreadable
             return None
-        return await self._gate.identify(shown_in(headers))
+        return await self._authenticator.identify(shown_in(headers))
 
     def _check(self, scope: Scope) -> tuple[str, str]:
         """Return the namespace and the queue of a handshake. Raises the error with which it is refused."""

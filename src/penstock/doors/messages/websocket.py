@@ -72,7 +72,7 @@ class Consumers:
         engine: EngineApi,
         places: QueueRegistry,
         tally: MessageCounters,
-        gate: Authenticator,
+        authenticator: Authenticator,
         *,
         links: RawSockets,
         window: SlidingWindow | None,
@@ -85,7 +85,7 @@ class Consumers:
         self.settling = DeliverySettler(engine, tally, self.deliveries)  #: settles deliveries, for every transport
         self._handshakes = handshakes
         self._pool = Pool("WebSocket connections of consumers", limits.push_sockets_max, engine.pool_shares)
-        self.gate = gate
+        self.authenticator = authenticator
         self.links = links
         self.window = window
         self._connections: OpenSockets[Consumer] = OpenSockets(limits.push_sockets_max)
@@ -110,7 +110,7 @@ class Consumers:
     async def _admit(self, scope: Scope, proto: RSGIWebsocketProtocol, client: str) -> Consumer:
         """Return the consumer of a new connection. Raises the error that refuses its handshake."""
         namespace, name = _path_of(scope)
-        identity = await self.gate.identify(shown_in(scope.headers))
+        identity = await self.authenticator.identify(shown_in(scope.headers))
         for right in (Right.TAKE, Right.SETTLE):
             identity.check(namespace, right)
         key = self.places.key(namespace, name)
@@ -333,7 +333,7 @@ class Consumer(WebSocket):
         try:
             if self._door.window is not None:
                 self._door.window.check(self._client)
-            self._door.gate.check(self._identity, self._queue.namespace, Right.SETTLE)
+            self._door.authenticator.check(self._identity, self._queue.namespace, Right.SETTLE)
         except Unauthorized as error:
             self._tell(str(error))
             self.end(Closing.NOT_ALLOWED)

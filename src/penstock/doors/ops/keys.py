@@ -73,9 +73,9 @@ _BODY = BodyReader(KeyBody)
 class KeyHandlers:
     """One method per route. An administrator of all namespaces of a key may manage it; other clients do not see it."""
 
-    def __init__(self, keys: ApiKeys, gate: Authenticator) -> None:
+    def __init__(self, keys: ApiKeys, authenticator: Authenticator) -> None:
         self._keys = keys
-        self._gate = gate
+        self._authenticator = authenticator
 
     async def make(self, req: Request) -> KeyReply:
         body = await _BODY.read(req)
@@ -84,7 +84,7 @@ class KeyHandlers:
             if namespace != ANYWHERE:
                 check_namespace(namespace, "namespaces")
             req.allow(namespace, Right.ADMIN)
-        if self._gate.is_open:
+        if self._authenticator.is_open:
             # The first key enables authentication for all clients. An unauthenticated client must not decide that.
             raise Forbidden(
                 "This server has no authentication, so the first key cannot be created over the network. Create it with "

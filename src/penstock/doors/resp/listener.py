@@ -41,7 +41,7 @@ class RespListener(ConnectionListener["RespConnection"]):
     def __init__(
         self,
         subscribers: Subscribers,
-        gate: Authenticator,
+        authenticator: Authenticator,
         *,
         window: SlidingWindow | None = None,
         connections_max: int = limits.resp_connections_max,
@@ -50,7 +50,7 @@ class RespListener(ConnectionListener["RespConnection"]):
         self.engine = subscribers.engine
         self.subscribers = subscribers
         self.clock = subscribers.engine.clock
-        self.gate = gate
+        self.authenticator = authenticator
         self.window = window
         self.numbers = itertools.count(1)
         self.share = LoopShare(self.clock)  #: share of the event loop, for the commands of all connections
@@ -106,7 +106,7 @@ class RespConnection(asyncio.Protocol):
         self._client = str(peer[0]) if peer else ""
         self._session = RespSession(
             listener.engine,
-            listener.gate,
+            listener.authenticator,
             listener.subscribers,
             self,
             window=listener.window,

@@ -94,13 +94,14 @@ class Link(Protocol):
 class RespSession:
     """The session of one client.
 
-    ``gate`` checks tokens. ``window`` limits how many commands the address ``client`` may send in a period (None: no limit).
+    ``authenticator`` checks tokens. ``window`` limits how many commands the address ``client`` may send in a period (None: no
+    limit).
     """
 
     def __init__(
         self,
         engine: EngineApi,
-        gate: Authenticator,
+        authenticator: Authenticator,
         subscribers: Subscribers,
         link: Link,
         *,
@@ -112,7 +113,7 @@ class RespSession:
         self._share = LoopShare(engine.clock) if share is None else share
         self.figures = figures  #: returns the figures of INFO
         self.engine = engine
-        self.gate = gate
+        self.authenticator = authenticator
         self.subscribers = subscribers
         self.link = link
         self.client = client
@@ -133,7 +134,7 @@ class RespSession:
     def forget(self) -> None:
         """Reset the session to its first state."""
         self.namespace = DEFAULT_NAMESPACE
-        self.identity: Identity | None = self.gate.anybody if self.gate.is_open else None
+        self.identity: Identity | None = self.authenticator.anybody if self.authenticator.is_open else None
         self.protocol = 2
         self.name = ""
         self.is_stock = False  #: the client is a Redis library, and expects the answers of Redis
@@ -169,7 +170,7 @@ class RespSession:
             raise InvalidInput(
                 f"The user name is the namespace: 1 to {limits.namespace_chars_max} letters, digits and _.:-"
             ) from None
-        identity = await self.gate.identify(token.decode("utf-8", "replace"))
+        identity = await self.authenticator.identify(token.decode("utf-8", "replace"))
         if namespace != self.namespace and (self.held or self.received):
             raise InvalidInput("Choose the namespace before anything else is done on this connection")
         self.admit(identity.tenant(namespace))
@@ -194,7 +195,7 @@ class RespSession:
         if self.identity is None:
             raise Unauthorized("Authentication required.")
         for right in (Right.NONE,) if entry is None else entry.rights:
-            self.gate.check(self.identity, self.namespace, right)
+            self.authenticator.check(self.identity, self.namespace, right)
         if entry is not None:
             self._allowed.add(name)
 
@@ -245,7 +246,7 @@ class RespSession:
         try:
             if self._window is not None:
                 self._window.check(self.client)
-            if not self.gate.is_open:
+            if not self.authenticator.is_open:
                 self._check(name, entry)
             if entry is not None and entry.fewest <= len(command) <= entry.most:
                 return self._do(entry, command)
