@@ -51,17 +51,17 @@ def close_frame(closing: Closing) -> bytes:
     return bytes((0x88, len(body))) + body
 
 
-async def say_why(links: RawSockets, scope: Scope, outbox: SendQueue[Any], closing: Closing | None) -> None:
+async def say_why(raw_sockets: RawSockets, scope: Scope, outbox: SendQueue[Any], closing: Closing | None) -> None:
     """Send a client the reason why its connection is closed. If a message is half sent, only close the connection.
 
     ``closing``: None if the client does not read, so no reason is sent.
     """
-    if not links.reach(scope):
+    if not raw_sockets.reach(scope):
         return
     if outbox.broken_off:  # otherwise the HTTP server below would wait for the client without a limit
-        await links.say(ends_of(scope), b"", over=True)
+        await raw_sockets.say(ends_of(scope), b"", over=True)
     elif closing is not None:
-        await links.say(ends_of(scope), close_frame(closing))
+        await raw_sockets.say(ends_of(scope), close_frame(closing))
 
 
 _CLOSE: Final = 0  #: the kind of the message that ends a connection
@@ -73,7 +73,7 @@ class WebSocket:
     def __init__(
         self,
         clock: Clock,
-        links: RawSockets,
+        raw_sockets: RawSockets,
         scope: Scope,
         proto: RSGIWebsocketProtocol,
         turn: Callable[[], asyncio.Future[None] | None] = lambda: None,
@@ -82,7 +82,7 @@ class WebSocket:
         self.clock = clock
         self.ended: asyncio.Future[None] = loop.create_future()
         self.outbox: SendQueue[str] = SendQueue(clock, self.send, lambda: self.end(None), turn, limits.socket_events_turn)
-        self._links = links
+        self._raw_sockets = raw_sockets
         self._scope = scope
         self._proto = proto
         self._transport: RSGIWebsocketTransport | None = None
@@ -158,12 +158,12 @@ class WebSocket:
     def _cut_off(self, connection: Connection) -> None:
         """End the connection at once: an incomplete message is already too large. Nothing more of it is read."""
         self.end(Closing.TOO_LARGE)
-        says_why = self._links.reach(self._scope) and self.outbox.is_idle
+        says_why = self._raw_sockets.reach(self._scope) and self.outbox.is_idle
         connection.abort(close_frame(Closing.TOO_LARGE) if says_why else b"")
 
     async def _receive(self) -> None:
         assert self._transport is not None
-        arriving, arrival = self._links.arriving, None
+        arriving, arrival = self._raw_sockets.arriving, None
         if arriving is not None:
             arrival = await arriving.enter(ends_of(self._scope), self.message_bytes_max, self._cut_off)
         try:
@@ -207,7 +207,7 @@ class WebSocket:
     async def _hang_up(self, receiving: asyncio.Task[None] | None, *, there: bool) -> None:
         try:
             if there:
-                await say_why(self._links, self._scope, self.outbox, self._closing)
+                await say_why(self._raw_sockets, self._scope, self.outbox, self._closing)
         finally:
             self._proto.close(self._closing)
             if receiving is not None:

@@ -56,7 +56,7 @@ class _Opened(NamedTuple):
     authenticator: Authenticator
     shards: list[Store]
     engine: ServerContext
-    links: list[RedisLink]
+    redis_links: list[RedisLink]
     doors: Doors
 
 
@@ -88,7 +88,7 @@ async def _open(config: Config) -> _Opened:
     authenticator = authenticator_of(config, clock, Guard(config.webhook_allowed_hosts))
     listeners.check_free(config.http, "http")
     shards = await open_shards(config, clock)
-    engine, links = await open_engine(config, shards, clock)
+    engine, redis_links = await open_engine(config, shards, clock)
     pool_shares = Shares(
         lambda: authenticator.keeps_apart, percent=config.namespace_share, queues_max=config.namespace_queues_max
     )
@@ -97,7 +97,7 @@ async def _open(config: Config) -> _Opened:
     keys = await keys_for(authenticator, shards[0], clock)
     keys.pool_shares = pool_shares
     doors = Doors(config, engine, authenticator, guard, keys, clock=clock)
-    return _Opened(config, clock, tls, authenticator, shards, engine, links, doors)
+    return _Opened(config, clock, tls, authenticator, shards, engine, redis_links, doors)
 
 
 async def _listen(opened: _Opened) -> tuple[Config, list[tuple[Granian, asyncio.Task[None]]]]:
@@ -148,7 +148,7 @@ async def _stop(opened: _Opened, http: Sequence[tuple[Granian, asyncio.Task[None
     await asyncio.gather(doors.bulk.close(), *(each.stop() for each in services))
     await opened.authenticator.close()
     await engine.close()
-    await close_shards(opened.shards, opened.links)
+    await close_shards(opened.shards, opened.redis_links)
     log.info("stopped")
 
 

@@ -74,8 +74,8 @@ class DoorParts(NamedTuple):
     authenticator: Authenticator
     guard: Guard  #: for the URLs of webhooks
     clock: Clock  #: of this process; the engine's may be that of a database
-    links: RawSockets
-    window: SlidingWindow | None  #: rate limit of each client; None: there is none
+    raw_sockets: RawSockets
+    rate_limit: SlidingWindow | None  #: rate limit of each client; None: there is none
     uptime: Uptime
     metrics: Metrics
     hub: EventHub
@@ -83,9 +83,9 @@ class DoorParts(NamedTuple):
 
 def build_batches(parts: DoorParts) -> BatchesDoor:
     """Return the batches door."""
-    tally = BatchCounters(parts.engine.store.queue_find)
-    parts.metrics.add(BatchesMetrics(tally, parts.engine))
-    return BatchesDoor(parts.engine, tally, parts.config.batches_max_retries)
+    counters = BatchCounters(parts.engine.store.queue_find)
+    parts.metrics.add(BatchesMetrics(counters, parts.engine))
+    return BatchesDoor(parts.engine, counters, parts.config.batches_max_retries)
 
 
 class BulkParts:
@@ -122,30 +122,30 @@ class MessagesParts:
 
     def __init__(self, parts: DoorParts) -> None:
         config, engine = parts.config, parts.engine
-        tally = MessageCounters(engine.store.queue_find)
-        parts.metrics.add(tally)
+        counters = MessageCounters(engine.store.queue_find)
+        parts.metrics.add(counters)
         for each in engine.engines:
-            each.signals.job_died.subscribe(tally.note_dead)
+            each.signals.job_died.subscribe(counters.note_dead)
         self._requests = RequestCounters(engine.clock)
         parts.metrics.add(self._requests, LoopLag(parts.clock))
-        places = QueueRegistry(engine, _message_rules(config))
+        registry = QueueRegistry(engine, _message_rules(config))
         guard = Guard(config.push_allowed_hosts)
         rules = PushRules(config.push_retry_delays_ms, config.push_timeout_ms)
-        self._subscriptions = SubscriptionHandlers(engine, places, guard)
+        self._subscriptions = SubscriptionHandlers(engine, registry, guard)
         sender = Sender(engine.clock, guard, timeout_ms=rules.timeout_ms)
-        self.push = PushDispatcher(engine, places, tally, sender, rules)
+        self.push = PushDispatcher(engine, registry, counters, sender, rules)
         self.push.start()
         self.consumers = Consumers(
             engine,
-            places,
-            tally,
+            registry,
+            counters,
             parts.authenticator,
-            links=parts.links,
-            window=parts.window,
+            raw_sockets=parts.raw_sockets,
+            rate_limit=parts.rate_limit,
             handshakes=self._requests.of("GET", CONSUMERS_PATH),
         )
-        self._door = MessagesDoor(engine, places, tally, self.consumers.settling)
-        self._stats = MessageStats(engine.store, places, parts.uptime, f"node-{engine.store.journals[0].node}")
+        self._door = MessagesDoor(engine, registry, counters, self.consumers.settling)
+        self._stats = MessageStats(engine.store, registry, parts.uptime, f"node-{engine.store.journals[0].node}")
 
     def routes(self) -> list[Route]:
         """Return the routes on the main listener."""
@@ -161,7 +161,7 @@ class JobsParts:
     """The jobs door: HTTP, WebSocket, TCP and event streams."""
 
     def __init__(self, parts: DoorParts, ops: OpsHandlers, groups: ConsumerGroups) -> None:
-        engine, authenticator, window, hub = parts.engine, parts.authenticator, parts.window, parts.hub
+        engine, authenticator, rate_limit, hub = parts.engine, parts.authenticator, parts.rate_limit, parts.hub
         self._leases = LeaseHandlers(engine)
         self._jobs, self._queues = JobHandlers(engine), QueueHandlers(engine)
         self._crons, self._webhooks = CronHandlers(engine), WebhookHandlers(engine, parts.guard)
@@ -173,13 +173,13 @@ class JobsParts:
             hub,
             authenticator,
             lambda identity, namespace, client: JobsSession(
-                table, authenticator, identity=identity, namespace=namespace, window=window, client=client
+                table, authenticator, identity=identity, namespace=namespace, rate_limit=rate_limit, client=client
             ),
             store=engine.store,
-            links=parts.links,
+            raw_sockets=parts.raw_sockets,
             shares=engine.pool_shares,
         )
-        self.tcp = TcpListener(table, authenticator, engine.clock, hub=hub, window=window)
+        self.tcp = TcpListener(table, authenticator, engine.clock, hub=hub, rate_limit=rate_limit)
 
     def _command_table(self, engine: ServerContext, ops: OpsHandlers) -> CommandTable:
         """Return the commands of the WebSocket and TCP protocols."""

@@ -74,28 +74,34 @@ class Doors:
         self.webhook_dispatchers = _start_webhooks(engine, guard)
         self.workers = engine.workers
         self.hub = EventHub(engine.feed, engine.clock, engine.fair_share)
-        self._links = RawSockets(engine.clock, tls=config.tls_cert_file is not None)
-        self._window = self._new_window()
+        self._raw_sockets = RawSockets(engine.clock, tls=config.tls_cert_file is not None)
+        self._rate_limit = self._new_rate_limit()
         self._origins = _origins(config, authenticator)
         metrics = Metrics(engine, uptime, self.workers, self.hub)
-        self.monitor = _monitor(config, clock, metrics, self._links)
+        self.monitor = _monitor(config, clock, metrics, self._raw_sockets)
         self.ops = OpsHandlers(
             engine, self.readiness, metrics, uptime, self.connections, keeps_apart=lambda: authenticator.keeps_apart
         )
-        parts = DoorParts(config, engine, authenticator, guard, clock, self._links, self._window, uptime, metrics, self.hub)
+        parts = DoorParts(
+            config, engine, authenticator, guard, clock, self._raw_sockets, self._rate_limit, uptime, metrics, self.hub
+        )
         self._batches = build_batches(parts)
         bulk = self._bulk = BulkParts(parts)
         self.bulk, self.groups, self.stages = bulk.endpoints, bulk.groups, bulk.stages
         self.subscribers = Subscribers(engine, config.topics_lease_ms)
         self._topics = TopicsDoor(
-            engine, self.subscribers, self._links, window=self._window, address=ClientAddress(config.trusted_proxies)
+            engine,
+            self.subscribers,
+            self._raw_sockets,
+            rate_limit=self._rate_limit,
+            address=ClientAddress(config.trusted_proxies),
         )
         self._messages = MessagesParts(parts)
         self.push, self._consumers = self._messages.push, self._messages.consumers
         self._jobs = JobsParts(parts, self.ops, self.groups)
         self.commands, self.tcp = self._jobs.commands, self._jobs.tcp
         self._sockets, self._streams = self._jobs.sockets, self._jobs.streams
-        self.resp = RespListener(self.subscribers, authenticator, window=self._window)
+        self.resp = RespListener(self.subscribers, authenticator, rate_limit=self._rate_limit)
         #: The routes of each listener.
         self.routes = self._routes(parts, keys)
         self._topics.reserved = frozenset(route.path.split("/")[1] for route in self.routes["http"]) | {"ws"}
@@ -142,7 +148,7 @@ class Doors:
 
     def app(self) -> HttpApp:
         """Return the application on the main listener."""
-        return self._app(self.routes["http"], self._window, websocket=self._serve_websocket)
+        return self._app(self.routes["http"], self._rate_limit, websocket=self._serve_websocket)
 
     async def _serve_websocket(self, scope: Scope, proto: RSGIWebsocketProtocol, client: str) -> None:
         door = self._consumers if scope.path.startswith("/namespaces/") else self._sockets
@@ -150,22 +156,22 @@ class Doors:
 
     def metrics_app(self) -> HttpApp:
         """Return the application on the listener for Prometheus."""
-        return self._app(self.routes["metrics"], self._new_window())  # a client over its limit can still read metrics
+        return self._app(self.routes["metrics"], self._new_rate_limit())  # a client over its limit can still read metrics
 
     def batches_app(self) -> HttpApp:
         """Return the application on the listener of the batches door."""
-        return self._app(self.routes["batches"], self._window, plain_errors=True)
+        return self._app(self.routes["batches"], self._rate_limit, plain_errors=True)
 
     def topics_app(self) -> HttpApp:
         """Return the application on the listener of the topics door."""
-        return self._app(self.routes["topics"], self._window, stray=self._topics.stray)
+        return self._app(self.routes["topics"], self._rate_limit, stray=self._topics.stray)
 
     def messages_app(self) -> HttpApp:
         """Return the application on the listener of the messages door."""
         routes = self.routes["messages"]
         return self._app(
             routes,
-            self._window,
+            self._rate_limit,
             websocket=self._consumers.serve,
             stray=stray_among(routes),
             error_body=message_error_body,
@@ -184,7 +190,7 @@ class Doors:
             bodies.stopping = True
         connections = {ends_of(scope) for bodies in self._bodies for scope in bodies.arriving.values()}
         for ends in connections:
-            await self._links.stop_reading(ends)
+            await self._raw_sockets.stop_reading(ends)
         if connections:
             log.warning("requests that had not arrived were cut off", connections=len(connections))
 
@@ -195,7 +201,7 @@ class Doors:
         self._consumers.stop_claiming()
         self.push.stop_claiming()
 
-    def _new_window(self) -> SlidingWindow | None:
+    def _new_rate_limit(self) -> SlidingWindow | None:
         config = self._config
         if config.rate_limit_max_requests is None:
             return None
@@ -210,7 +216,7 @@ class Doors:
     def _app(
         self,
         routes: list[Route],
-        window: SlidingWindow | None,
+        rate_limit: SlidingWindow | None,
         *,
         websocket: Callable[[Scope, RSGIWebsocketProtocol, str], Awaitable[None]] | None = None,
         plain_errors: bool = False,
@@ -223,9 +229,9 @@ class Doors:
             self._authenticator,
             clock=self._clock,
             origins=self._origins,
-            window=window,
+            rate_limit=rate_limit,
             address=ClientAddress(config.trusted_proxies),
-            links=self._links,
+            raw_sockets=self._raw_sockets,
             fair_share=self._fair_share,
             flows=self._topics.flows.of,
             answers=self.monitor.answers,
@@ -245,13 +251,13 @@ def _origins(config: Config, authenticator: Authenticator) -> Origins:
     return Origins(authenticator, hosts, ClientAddress(config.trusted_proxies), allow_origin=config.cors_allow_origin)
 
 
-def _monitor(config: Config, clock: Clock, metrics: Metrics, links: RawSockets) -> ConnectionMonitor:
+def _monitor(config: Config, clock: Clock, metrics: Metrics, raw_sockets: RawSockets) -> ConnectionMonitor:
     monitor = ConnectionMonitor(
         clock, most=config.http_connections_max or connections_max(), idle_ms=config.http_idle_timeout_ms
     )
     metrics.add(monitor)
-    links.arriving = monitor.arriving
-    links.answers = monitor.answers
+    raw_sockets.arriving = monitor.arriving
+    raw_sockets.answers = monitor.answers
     return monitor
 
 

@@ -101,22 +101,24 @@ async def agree(shards: list[Store]) -> None:
 
 async def open_engine(config: Config, shards: list[Store], clock: Clock) -> tuple[Engine | ShardedEngine, list[RedisLink]]:
     """Build the engine of a server, with all stages of the submit chain; return it and its connections to Redis."""
-    links = _redis_links(config, shards, clock)
-    engine = _make_engine(config, shards, clock, links)
+    redis_links = _redis_links(config, shards, clock)
+    engine = _make_engine(config, shards, clock, redis_links)
     for each in engine.engines:
         if each.buffer is not None:
             await each.buffer.open()
-            if each.buffer.jobs and not links:
+            if each.buffer.jobs and not redis_links:
                 log.warning(
                     "pushes to buffered queues were answered and are only in the log: they are stored now. Without --redis "
                     "new ones are stored directly",
                     directory=str(_log_of(config, each.store)),
                     jobs=each.buffer.jobs,
                 )
-    return engine, links
+    return engine, redis_links
 
 
-def _make_engine(config: Config, shards: list[Store], clock: Clock, links: Sequence[RedisLink]) -> Engine | ShardedEngine:
+def _make_engine(
+    config: Config, shards: list[Store], clock: Clock, redis_links: Sequence[RedisLink]
+) -> Engine | ShardedEngine:
     """Build one engine, or one for each shard and a ShardedEngine for all."""
     several = len(shards) > 1
     clock = clock if several else shards[0].clock
@@ -141,8 +143,8 @@ def _make_engine(config: Config, shards: list[Store], clock: Clock, links: Seque
             fair_share=fair_share,
             quotas=quotas,
             counts_pushes=not several,
-            ready_cache=_ready_cache_of(config, shard, links),
-            buffer=_buffer_of(config, shard, links),
+            ready_cache=_ready_cache_of(config, shard, redis_links),
+            buffer=_buffer_of(config, shard, redis_links),
         )
         for number, shard in enumerate(shards)
     ]
@@ -163,34 +165,34 @@ def _redis_links(config: Config, shards: list[Store], clock: Clock) -> list[Redi
     return [RedisLink(url, clock) for url in config.redis]
 
 
-def _ready_cache_of(config: Config, store: Store, links: Sequence[RedisLink]) -> Callable[[Engine], ReadyCache] | None:
+def _ready_cache_of(config: Config, store: Store, redis_links: Sequence[RedisLink]) -> Callable[[Engine], ReadyCache] | None:
     """Return a factory of the ready lists of an engine; None: it has none, because there is no Redis for its store."""
-    if not links or not store.capabilities.is_shared:
+    if not redis_links or not store.capabilities.is_shared:
         return None
     from penstock.engine.prefetch.ready_cache import ReadyCache  # noqa: PLC0415, see above
     from penstock.store.redis import RedisReadyLists  # noqa: PLC0415
 
-    lists = RedisReadyLists(links[store.shard % len(links)], partial(getattr, store, "identity"))
+    lists = RedisReadyLists(redis_links[store.shard % len(redis_links)], partial(getattr, store, "identity"))
     return lambda engine: ReadyCache(engine, lists, hot_jobs=config.redis_hot_jobs)
 
 
-def _buffer_of(config: Config, store: Store, links: Sequence[RedisLink]) -> Callable[[Engine], EnqueueBuffer] | None:
+def _buffer_of(config: Config, store: Store, redis_links: Sequence[RedisLink]) -> Callable[[Engine], EnqueueBuffer] | None:
     """Return a factory of the enqueue buffer of an engine; None: it has none.
 
     Without Redis, there is a buffer only to store the pushes that an earlier start with Redis has left in its log: they were
     answered, and are not in their queues yet.
     """
     directory = _log_of(config, store)
-    if not store.capabilities.is_shared or not (links or directory.is_dir()):
+    if not store.capabilities.is_shared or not (redis_links or directory.is_dir()):
         return None
     from penstock.engine.buffer.enqueue_buffer import EnqueueBuffer  # noqa: PLC0415, see above
 
     identity = partial(getattr, store, "identity")
     copies: BufferCopies | None = None
-    if links:
+    if redis_links:
         from penstock.store.redis import BufferCopies  # noqa: PLC0415
 
-        copies = BufferCopies(links[store.shard % len(links)], identity)
+        copies = BufferCopies(redis_links[store.shard % len(redis_links)], identity)
     return lambda engine: EnqueueBuffer(engine, directory, identity, copies, accept_loss=config.accept_loss)
 
 
@@ -199,9 +201,9 @@ def _log_of(config: Config, store: Store) -> Path:
     return (config.wal_dir or config.data) / f"wal-{store.shard}"
 
 
-async def close_shards(shards: list[Store], links: Sequence[RedisLink] = ()) -> None:
+async def close_shards(shards: list[Store], redis_links: Sequence[RedisLink] = ()) -> None:
     """Close everything that this module opened."""
     for shard in shards:
         await shard.close()
-    for link in links:
+    for link in redis_links:
         await link.close()

@@ -83,10 +83,10 @@ class Client:
 
 
 def door_of(engine: Engine, clock: ManualClock) -> Consumers:
-    places = QueueRegistry(engine, MessageDefaults())
+    registry = QueueRegistry(engine, MessageDefaults())
     return Consumers(
-        engine, places, MessageCounters(engine.store.queue_find), Authenticator(clock), links=RawSockets(clock), window=None,
-        handshakes=RouteCount(clock),
+        engine, registry, MessageCounters(engine.store.queue_find), Authenticator(clock), raw_sockets=RawSockets(clock),
+        rate_limit=None, handshakes=RouteCount(clock),
     )  # fmt: skip
 
 

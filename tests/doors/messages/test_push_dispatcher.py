@@ -127,7 +127,7 @@ async def test_the_plan_is_followed_to_its_end(
     assert await state(engine, job) is State.DEAD
     await clock.advance(limits.HOUR_MS)
     assert len(post.got) == 4
-    assert dispatcher.tally.of(QUEUE).nacked == dispatcher.tally.of(QUEUE).consumed == 4
+    assert dispatcher.counters.of(QUEUE).nacked == dispatcher.counters.of(QUEUE).consumed == 4
 
 
 @pytest.mark.parametrize("status", [200, 201, 204, 299])
@@ -137,7 +137,7 @@ async def test_a_good_answer_acknowledges(engine: Engine, dispatcher: PushDispat
     job = await publish(engine)
     await yield_to_loop()
     assert await state(engine, job) is State.NOWHERE
-    assert dispatcher.tally.of(QUEUE).acked == 1
+    assert dispatcher.counters.of(QUEUE).acked == 1
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 408, 410, 422, 499])
@@ -331,13 +331,13 @@ async def test_a_receiver_may_acknowledge_by_its_receipt(engine: Engine, dispatc
     post.gate.set()
     await yield_to_loop()
     assert await state(engine, job) is State.NOWHERE
-    assert dispatcher.tally.of(QUEUE).acked == 0, "not by us"
+    assert dispatcher.counters.of(QUEUE).acked == 0, "not by us"
 
 
 async def test_a_message_outlasts_the_attempt_to_deliver_it(
     engine: Engine, dispatcher: PushDispatcher, post: FakePost, clock: ManualClock
 ) -> None:
-    dispatcher.places.rules = MessageDefaults(visibility_timeout_ms=1)
+    dispatcher.registry.rules = MessageDefaults(visibility_timeout_ms=1)
     await subscribe(engine)
     post.gate.clear()
     await publish(engine)

@@ -121,7 +121,7 @@ class Served:
             authenticator,
             lambda identity, namespace, _client: JobsSession(table, authenticator, identity=identity, namespace=namespace),
             store=engine.store,
-            links=RawSockets(clock),
+            raw_sockets=RawSockets(clock),
         )
         scope: Any = SimpleNamespace(path="/ws", headers={}, http_version="1.1", scheme="http")
         scope.client, scope.server = pair.client_name, f"127.0.0.1:{pair.port}"

@@ -76,12 +76,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 class BatchesDoor:
-    """One method per route. ``tally`` counts messages. After ``max_retries`` failed deliveries a message is dead."""
+    """One method per route. ``counters`` counts messages. After ``max_retries`` failed deliveries a message is dead."""
 
-    def __init__(self, engine: EngineApi, tally: BatchCounters, max_retries: int = 3) -> None:
+    def __init__(self, engine: EngineApi, counters: BatchCounters, max_retries: int = 3) -> None:
         self._engine = engine
         self._store = engine.store
-        self._tally = tally
+        self._counters = counters
         self._max_retries = max_retries
         self._leases = Leases()
 
@@ -123,7 +123,7 @@ class BatchesDoor:
             raise told_apart(error, places, as_text=as_text) from error
         ids = [0] * len(items)
         for (topic, where), made in zip(places.items(), pushed, strict=True):
-            self._tally.of(topic).enqueued += len(made)
+            self._counters.of(topic).enqueued += len(made)
             for place, job in zip(where, made, strict=True):
                 ids[place] = job.id
         return [str(each) for each in ids] if as_text else ids
@@ -136,7 +136,7 @@ class BatchesDoor:
         count = min(query.limit, limits.claim_jobs_max)
         claimed = await self._engine.run(Claim(topic, count, lease_ms=query.lease_ms, owner=query.consumer))
         if claimed:
-            self._tally.of(topic).dequeued += len(claimed)
+            self._counters.of(topic).dequeued += len(claimed)
             self._leases.take(topic, [job.id for job, _ in claimed], query.lease_ms, self._engine.clock.steady_ms())
         return [_item_view(topic, job, payload) for job, payload in claimed]
 
@@ -146,7 +146,7 @@ class BatchesDoor:
         receipts = [ClaimedJob(topic, each.number) for topic, each in _with_topics(items)]
         outcomes = await self._settle(req, AckById, receipts)
         for topic, count in _counted(receipts, outcomes).items():
-            self._tally.of(topic).acked += count
+            self._counters.of(topic).acked += count
         return _answer(body, outcomes)
 
     async def nack(self, req: Request) -> Plain | list[wire.RefusalView]:
@@ -155,7 +155,7 @@ class BatchesDoor:
         receipts = [ClaimedJob(topic, each.number, each.error) for topic, each in _with_topics(items)]
         outcomes = await self._settle(req, NackById, receipts)
         for topic, count in _counted(receipts, outcomes).items():
-            self._tally.of(topic).nacked += count
+            self._counters.of(topic).nacked += count
         return _answer(body, outcomes)
 
     async def heartbeat(self, req: Request) -> Plain | list[wire.RefusalView]:

@@ -99,13 +99,13 @@ def _warned(heads: Heads, warning: str) -> Headers:
 class HttpApp:
     """Serves the given routes.
 
-    ``authenticator`` authenticates clients and checks their rights, ``window`` limits how often a client may send requests
+    ``authenticator`` authenticates clients and checks their rights, ``rate_limit`` limits how often a client may send requests
     (None: no limit), ``origins`` decides which web pages may call from a browser. ``websocket`` serves WebSockets (None: there
-    are none). An error that it raises before it accepts the connection is the answer to the handshake, sent through ``links``.
-    ``plain_errors``: a request without a route is answered with a line of text. ``stray`` replaces the handler for such
-    requests. ``error_body`` encodes errors as JSON. ``fair_share`` decides when a request of a namespace begins. ``flows`` are
-    the connections that streams use; they count the other answers sent on them. ``answers`` bounds the large answers that
-    clients have not read (None: they are not counted).
+    are none). An error that it raises before it accepts the connection is the answer to the handshake, sent through
+    ``raw_sockets``. ``plain_errors``: a request without a route is answered with a line of text. ``stray`` replaces the handler
+    for such requests. ``error_body`` encodes errors as JSON. ``fair_share`` decides when a request of a namespace begins.
+    ``flows`` are the connections that streams use; they count the other answers sent on them. ``answers`` bounds the large
+    answers that clients have not read (None: they are not counted).
     """
 
     def __init__(
@@ -115,9 +115,9 @@ class HttpApp:
         *,
         clock: Clock,
         origins: Origins,
-        window: SlidingWindow | None,
+        rate_limit: SlidingWindow | None,
         address: ClientAddress,
-        links: RawSockets,
+        raw_sockets: RawSockets,
         fair_share: FairShare,
         websocket: Callable[[Scope, RSGIWebsocketProtocol, str], Awaitable[None]] | None = None,
         plain_errors: bool = False,
@@ -132,9 +132,9 @@ class HttpApp:
         self._probes = frozenset(route.path for route in routes if route.probe)
         self._authenticator = authenticator
         self._clock = clock
-        self._window = window
+        self._rate_limit = rate_limit
         self._address = address
-        self._links = links
+        self._raw_sockets = raw_sockets
         self._websocket = websocket
         #: For requests without a route: any client with a valid token is admitted, and the handler decides.
         self._no_route = Route("", "", stray, "", "", asks=True, plain_errors=plain_errors)
@@ -171,7 +171,7 @@ class HttpApp:
                     return
                 # Every other request is counted against the limit of its client before further work. Finding the route comes
                 # next, because the route decides the form of an error. That takes no longer than one pass over the path.
-                refused = None if self._window is None else self._pace(scope, self._window)
+                refused = None if self._rate_limit is None else self._pace(scope, self._rate_limit)
                 # A HEAD request is answered by the handler of GET; the server omits the body.
                 found, params = self._router.find("GET" if method == "HEAD" else method, scope.path)
                 route = route if found is None else found
@@ -333,7 +333,7 @@ class HttpApp:
         The HTTP server sends only the status, so the rest is written to the socket before.
         """
         status, body = status_of(error), self._error_body(error)
-        if self._links.reach(scope):
+        if self._raw_sockets.reach(scope):
             headers = [
                 *self._heads[self._authenticator.is_open].error,
                 *headers_of(error),
@@ -342,11 +342,11 @@ class HttpApp:
             ]
             lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *(f"{name}: {value}" for name, value in headers)]
             head = "\r\n".join(lines) + "\r\n\r\n"
-            await self._links.say(ends_of(scope), head.encode() + body, over=True)
+            await self._raw_sockets.say(ends_of(scope), head.encode() + body, over=True)
         proto.close(status)
 
     def _check_handshake(self, scope: Scope) -> None:
-        refused = None if self._window is None else self._pace(scope, self._window)
+        refused = None if self._rate_limit is None else self._pace(scope, self._rate_limit)
         if refused is not None:
             raise refused
         if len(scope.path) > limits.path_chars_max or len(scope.query_string) > limits.query_chars_max:
@@ -367,11 +367,11 @@ class HttpApp:
         if not route.asks:
             identity.check(request.header("x-namespace", DEFAULT_NAMESPACE) if route.namespaced else ANYWHERE, route.right)
 
-    def _pace(self, scope: Scope, window: SlidingWindow) -> RateLimited | None:
+    def _pace(self, scope: Scope, rate_limit: SlidingWindow) -> RateLimited | None:
         """Count a request of a client. Return the error if the client is over its limit. Probes are not counted."""
         if scope.path in self._probes and scope.method in _PROBING:
             return None
-        wait_ms = window.retry_after_ms(self.client_of(scope))
+        wait_ms = rate_limit.retry_after_ms(self.client_of(scope))
         return RateLimited(retry_after_ms=wait_ms) if wait_ms else None
 
     def _who(self, scope: Scope, request: Request) -> str:

@@ -45,7 +45,7 @@ class JobsSession:
     """Answers commands with the entries of a table.
 
     ``authenticator`` checks the tokens; ``identity`` is the identity of the client (None: it has not shown a token yet).
-    ``window`` limits how many commands may come from the address ``client`` (None: no limit).
+    ``rate_limit`` limits how many commands may come from the address ``client`` (None: no limit).
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class JobsSession:
         *,
         identity: Identity | None = None,
         namespace: str = DEFAULT_NAMESPACE,
-        window: SlidingWindow | None = None,
+        rate_limit: SlidingWindow | None = None,
         client: str = "",
     ) -> None:
         self.namespace = namespace
         self.gone = asyncio.Event()  #: set when the client has disconnected, so that waits for it end
         self._table = table
         self._fair_share = table.engine.fair_share
-        self._window = window
+        self._rate_limit = rate_limit
         self.client = client
         self.authenticator = authenticator
         #: Counts the connection for a namespace, when its client authenticates. Raises TooMany if the namespace has used its
@@ -186,8 +186,8 @@ class JobsSession:
 
     def check_pace(self) -> None:
         """Count a command. Raises RateLimited if the client's address sends too many."""
-        if self._window is not None:
-            self._window.check(self.client)
+        if self._rate_limit is not None:
+            self._rate_limit.check(self.client)
 
     async def _answer(self, message: object) -> Any:
         self.check_pace()

@@ -35,7 +35,7 @@ log = structlog.get_logger("penstock.tcp")
 
 
 class TcpListener(ConnectionListener["TcpConnection"]):
-    """Accepts connections. ``window`` limits how many commands may come from one address (None: no limit).
+    """Accepts connections. ``rate_limit`` limits how many commands may come from one address (None: no limit).
 
     ``hub``: the source of the events of queues (None: clients cannot subscribe).
     """
@@ -47,7 +47,7 @@ class TcpListener(ConnectionListener["TcpConnection"]):
         clock: Clock,
         *,
         hub: EventHub | None = None,
-        window: SlidingWindow | None = None,
+        rate_limit: SlidingWindow | None = None,
         connections_max: int = limits.tcp_connections_max,
     ) -> None:
         super().__init__("TCP", connections_max, table.engine.pool_shares)
@@ -55,7 +55,7 @@ class TcpListener(ConnectionListener["TcpConnection"]):
         self.authenticator = authenticator
         self.clock = clock
         self.hub = hub
-        self.window = window
+        self.rate_limit = rate_limit
         self.unread = UnreadReplies(clock)
         self.listings = ListingTurns()
 
@@ -100,7 +100,7 @@ class TcpConnection(asyncio.Protocol):
         self._session = JobsSession(
             self._listener.table,
             self._listener.authenticator,
-            window=self._listener.window,
+            rate_limit=self._listener.rate_limit,
             client=self._client,
         )
         if self._listener.hub is not None:

@@ -83,7 +83,7 @@ class SocketDoor:
     """Answers ``/ws`` and ``/ws/queues/{queue}``.
 
     ``sessions`` creates a session, from the identity of the client (None: it has not shown a token yet), the namespace of
-    its commands, and its address. ``store`` provides results and payloads. ``links`` sends clients the reasons why their
+    its commands, and its address. ``store`` provides results and payloads. ``raw_sockets`` sends clients the reasons why their
     connections are closed.
     """
 
@@ -95,14 +95,14 @@ class SocketDoor:
         sessions: Callable[[Identity | None, str, str], CommandSession],
         *,
         store: Store | ShardedStore,
-        links: RawSockets,
+        raw_sockets: RawSockets,
         shares: Shares | None = None,
     ) -> None:
         self.clock = clock
         self._pool = Pool("WebSocket connections", limits.websockets_max, shares)
         self.store = store
         self.hub = hub
-        self.links = links
+        self.raw_sockets = raw_sockets
         self.sessions = sessions
         self._authenticator = authenticator
         self.listings = ListingTurns()
@@ -179,7 +179,7 @@ class Socket(WebSocket):
         queue: str,
         known: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(door.clock, door.links, scope, proto, lambda: door.hub.turn(session.namespace))
+        super().__init__(door.clock, door.raw_sockets, scope, proto, lambda: door.hub.turn(session.namespace))
         self._door = door
         self._session = session
         self._known = known  #: called when the client has shown a token
@@ -284,7 +284,7 @@ class Socket(WebSocket):
 
     def _has_unread(self) -> bool:
         """Tell whether some client has large replies or answers that it has not read."""
-        return self._links.answers is not None and self._links.answers.unread > 0
+        return self._raw_sockets.answers is not None and self._raw_sockets.answers.unread > 0
 
     async def _reserve(self, size: int) -> TooMany | None:
         """Wait until a large reply may be sent; return what is sent instead if it may not be.
@@ -292,9 +292,9 @@ class Socket(WebSocket):
         The error and the frames of its traceback refer to each other, and are freed by the garbage collector only. So no frame
         of them may have the reply.
         """
-        if self._links.answers is None or self._finishing:
+        if self._raw_sockets.answers is None or self._finishing:
             return None
-        reserving = asyncio.ensure_future(self._links.answers.reserve(ends_of(self._scope), self._client_name, size))
+        reserving = asyncio.ensure_future(self._raw_sockets.answers.reserve(ends_of(self._scope), self._client_name, size))
         self._reserving.add(reserving)
         try:
             await asyncio.wait({reserving})

@@ -77,42 +77,46 @@ _encode = msgspec.json.Encoder().encode
 
 
 class MessagesDoor:
-    """One method per route. ``tally`` counts messages, ``settling`` settles deliveries."""
+    """One method per route. ``counters`` counts messages, ``settling`` settles deliveries."""
 
-    def __init__(self, engine: EngineApi, places: QueueRegistry, tally: MessageCounters, settling: DeliverySettler) -> None:
+    def __init__(
+        self, engine: EngineApi, registry: QueueRegistry, counters: MessageCounters, settling: DeliverySettler
+    ) -> None:
         self._engine = engine
         self._settling = settling
         self._store = engine.store
-        self._places = places
-        self._tally = tally
+        self._registry = registry
+        self._counters = counters
 
     # Namespaces and queues.
 
     async def make_namespace(self, req: Request) -> Plain:
         body = await NAMESPACE.read(req)
         req.allow(body.name, Right.ADMIN)
-        await self._places.make_namespace(body.name)
+        await self._registry.make_namespace(body.name)
         return _created(wire.Created(name=body.name))
 
     async def list_namespaces(self, req: Request) -> wire.NamespacesReply:
-        return wire.NamespacesReply([each for each in self._places.namespaces() if req.identity.may(each.name, Right.LOOK)])
+        return wire.NamespacesReply(
+            [each for each in self._registry.namespaces() if req.identity.may(each.name, Right.LOOK)]
+        )
 
     async def remove_namespace(self, req: Request, ns: str) -> Plain:
         req.allow(ns, Right.ADMIN)
-        await self._places.remove_namespace(ns)
+        await self._registry.remove_namespace(ns)
         return _GONE
 
     async def make_queue(self, req: Request, ns: str, queue: str) -> Plain:
         key = self._key(req, ns, queue, Right.ADMIN)
-        await self._places.make(key, await QUEUE.read(req))
+        await self._registry.make(key, await QUEUE.read(req))
         return _created(wire.Created())
 
     async def list_queues(self, req: Request, ns: str) -> wire.QueueNamesReply:
         req.allow(ns, Right.LOOK)
-        return wire.QueueNamesReply(self._places.of(ns))
+        return wire.QueueNamesReply(self._registry.of(ns))
 
     async def remove_queue(self, req: Request, ns: str, queue: str) -> Plain:
-        await self._places.remove(self._key(req, ns, queue, Right.ADMIN))
+        await self._registry.remove(self._key(req, ns, queue, Right.ADMIN))
         return _GONE
 
     # Producers.
@@ -124,14 +128,14 @@ class MessagesDoor:
 
     async def publish_batch(self, req: Request, ns: str, queue: str) -> Plain:
         key = self._key(req, ns, queue, Right.PRODUCE)
-        bodies, most = await BATCH.read(req), self._places.rules_of(key).max_batch_size
+        bodies, most = await BATCH.read(req), self._registry.rules_of(key).max_batch_size
         if len(bodies) > most:
             raise BodyTooLarge(f"batch exceeds maximum of {most} messages")
         return _created(wire.NewIdsReply(await self._push(req, key, bodies) if bodies else []))
 
     async def _push(self, req: Request, key: QueueKey, bodies: Sequence[wire.MessageBody]) -> list[str]:
         """Publish all messages or none, and return their ids."""
-        rules, now_ms = self._places.rules_of(key), self._engine.clock.now_ms()
+        rules, now_ms = self._registry.rules_of(key), self._engine.clock.now_ms()
         given = req.header("idempotency-key")
         if given is not None and not 0 < len(given) <= limits.idempotency_key_chars_max:
             raise InvalidInput(f"Idempotency-Key must have 1 to {limits.idempotency_key_chars_max} characters")
@@ -147,23 +151,23 @@ class MessagesDoor:
             return made
 
         jobs = await in_slices(make())
-        await self._places.use(key)
+        await self._registry.use(key)
         pushed = await self._engine.run(Push(key, jobs, room=rules.max_messages))
-        self._tally.of(key).published += len(pushed)
+        self._counters.of(key).published += len(pushed)
         return [to_ulid(job.id) for job in pushed]
 
     # Consumers.
 
     async def consume(self, req: Request, ns: str, queue: str) -> wire.MessagesReply:
         key = self._key(req, ns, queue, Right.TAKE)
-        query, rules = CONSUME.parse_query(req), self._places.rules_of(key)
+        query, rules = CONSUME.parse_query(req), self._registry.rules_of(key)
         count = wire.number_in(query.n, rules.default_batch_size, 1, rules.max_batch_size)
         lease_ms = wire.number_in(query.visibility_timeout_ms, rules.visibility_timeout_ms, 1, limits.lease_ms_max)
         wait_ms = min(query.wait_ms, limits.claim_wait_ms_max)
-        await self._places.use(key)
+        await self._registry.use(key)
         taken = await claim_for(req, self._engine, Claim(key, count, wait_ms=wait_ms, lease_ms=lease_ms))
         if taken:
-            self._tally.of(key).consumed += len(taken)
+            self._counters.of(key).consumed += len(taken)
         return wire.MessagesReply([view_of(key, each) for each in taken])
 
     async def ack(self, req: Request, receipt: str) -> Plain:
@@ -176,7 +180,7 @@ class MessagesDoor:
 
     async def purge(self, req: Request, ns: str, queue: str) -> wire.PurgedReply:
         key = self._key(req, ns, queue, Right.ADMIN)
-        self._places.find(key)
+        self._registry.find(key)
         return wire.PurgedReply(
             await admin.move_many(self._engine, key, Arrow.OBLITERATE, states=(State.WAITING, State.ACTIVE))
         )
@@ -185,9 +189,9 @@ class MessagesDoor:
 
     async def drain(self, req: Request, ns: str, queue: str) -> wire.MessagesReply:
         key = self._key(req, ns, queue, Right.TAKE)
-        rules = self._places.rules_of(key)
+        rules = self._registry.rules_of(key)
         limit = wire.number_in(DEAD.parse_query(req).limit, DEAD_DEFAULT, 1, rules.max_batch_size)
-        found = self._places.find(key)
+        found = self._registry.find(key)
         taken: list[Delivery] = []
         after = Place(0, 0)
         while len(taken) < limit:
@@ -203,13 +207,13 @@ class MessagesDoor:
     async def replay(self, req: Request, ns: str, queue: str) -> wire.ReplayedReply:
         key = self._key(req, ns, queue, Right.ADMIN)
         limit = wire.number_in(DEAD.parse_query(req).limit, REPLAY_MAX, 1, REPLAY_MAX)
-        self._places.find(key)
+        self._registry.find(key)
         return wire.ReplayedReply(await admin.revive(self._engine, key, limit))
 
     def _key(self, req: Request, namespace: str, queue: str, right: Right) -> QueueKey:
         """Return the queue that a path names, if the caller has the right to it."""
         req.allow(namespace, right)
-        return self._places.key(namespace, queue)
+        return self._registry.key(namespace, queue)
 
     def routes(self) -> list[Route]:
         """Return the routes of this door."""

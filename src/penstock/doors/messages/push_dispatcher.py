@@ -64,11 +64,11 @@ class PushDispatcher:
     """
 
     def __init__(
-        self, engine: EngineApi, places: QueueRegistry, tally: MessageCounters, post: Post, rules: PushRules
+        self, engine: EngineApi, registry: QueueRegistry, counters: MessageCounters, post: Post, rules: PushRules
     ) -> None:
         self.engine = engine
-        self.places = places
-        self.tally = tally
+        self.registry = registry
+        self.counters = counters
         self.post = post
         self.rules = rules
         self._pushers: dict[int, Pusher] = {}
@@ -190,10 +190,10 @@ class Pusher:
         if free <= 0:
             await asyncio.wait(self._pushing, return_when=asyncio.FIRST_COMPLETED)
             return
-        visible_ms = self._dispatcher.places.rules_of(self._queue).visibility_timeout_ms
+        visible_ms = self._dispatcher.registry.rules_of(self._queue).visibility_timeout_ms
         lease_ms = max(visible_ms, self._dispatcher.rules.timeout_ms + limits.push_margin_ms)
         for delivery in await self._taker.take(free, lease_ms):
-            self._dispatcher.tally.of(self._queue).consumed += 1
+            self._dispatcher.counters.of(self._queue).consumed += 1
             task = asyncio.get_running_loop().create_task(self._push(delivery, lease_ms))
             self._pushing[task] = LeaseRef(delivery.job.id, delivery.job.token)
             task.add_done_callback(self._pushed)
@@ -205,7 +205,7 @@ class Pusher:
 
     async def _push(self, delivery: Delivery, lease_ms: int) -> None:
         """Push a message once, and store the result. ``lease_ms``: the duration of its lease."""
-        subscription, tally = self._subscription, self._dispatcher.tally.of(self._queue)
+        subscription, counters = self._subscription, self._dispatcher.counters.of(self._queue)
         hold = LeaseRef(delivery.job.id, delivery.job.token)
         body = _encode(view_of(self._queue, delivery))
         del delivery  # free the memory: a large body may be in transit for a while
@@ -221,13 +221,13 @@ class Pusher:
             error = f"HTTP {status}"
         if 200 <= status < 300:
             if await self._say(Ack(self._queue.namespace, [hold], [None])):
-                tally.acked += 1
+                counters.acked += 1
             return
         final = 400 <= status < 500 and status != _TOO_MANY_REQUESTS
         plan_ms = self._dispatcher.rules.retry_delays_ms
         log.debug("a push failed", **self._who(), message=to_ulid(int(hold.ref)), error=error)
         if await self._say(Nack(self._queue.namespace, [hold], error, final=final, plan_ms=plan_ms)):
-            tally.nacked += 1
+            counters.nacked += 1
 
     async def _while_leased(self, hold: LeaseRef, lease_ms: int, posting: Coroutine[Any, Any, int]) -> int:
         """Return the result of ``posting``. The lease is renewed as often as necessary; a single attempt never needs it."""

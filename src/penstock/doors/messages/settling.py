@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class DeliverySettler:
     """Acks or nacks deliveries by their receipt handles. ``deliveries`` are those over WebSockets."""
 
-    def __init__(self, engine: EngineApi, tally: MessageCounters, deliveries: Deliveries) -> None:
+    def __init__(self, engine: EngineApi, counters: MessageCounters, deliveries: Deliveries) -> None:
         self._engine = engine
-        self._tally = tally
+        self._counters = counters
         self._deliveries = deliveries
 
     async def settle(self, identity: Identity, text: str, *, done: bool) -> None:
@@ -49,7 +49,7 @@ class DeliverySettler:
             raise ReceiptUnknown(f'{"ack" if done else "nack"}: unknown or expired receipt handle "{text}"')
         if outcome is not None:
             raise outcome
-        count = self._tally.of(settled[-1])
+        count = self._counters.of(settled[-1])
         if done:
             count.acked += 1
         else:

@@ -26,9 +26,9 @@ _STATS: Final = BodyReader(wire.StatsQuery)
 class MessageStats:
     """One method per route. A client sees the queues of the namespaces which it may read."""
 
-    def __init__(self, store: Store | ShardedStore, places: QueueRegistry, uptime: Uptime, node: str) -> None:
+    def __init__(self, store: Store | ShardedStore, registry: QueueRegistry, uptime: Uptime, node: str) -> None:
         self._store = store
-        self._places = places
+        self._registry = registry
         self._uptime = uptime
         self._node = node
 
@@ -63,7 +63,7 @@ class MessageStats:
     def _seen_by(self, req: Request) -> list[Queue]:
         may = req.identity.may
         return sorted(
-            (each for each in self._places.all() if may(each.key.namespace, Right.LOOK)), key=lambda each: each.key
+            (each for each in self._registry.all() if may(each.key.namespace, Right.LOOK)), key=lambda each: each.key
         )
 
     def _view(self, queue: Queue) -> wire.QueueStatsReply:

@@ -29,23 +29,23 @@ _encode = msgspec.json.Encoder().encode
 class SubscriptionHandlers:
     """One method per route. ``guard`` decides which URLs may be called."""
 
-    def __init__(self, engine: EngineApi, places: QueueRegistry, guard: Guard) -> None:
+    def __init__(self, engine: EngineApi, registry: QueueRegistry, guard: Guard) -> None:
         self._engine = engine
-        self._places = places
+        self._registry = registry
         self._guard = guard
 
     async def add(self, req: Request, ns: str, queue: str) -> Plain:
         req.allow(ns, Right.ADMIN)
-        key = self._places.key(ns, queue)
+        key = self._registry.key(ns, queue)
         body = await SUBSCRIPTION.read(req)
         self._check(body)
-        await self._places.use(key)
+        await self._registry.use(key)
         added = await self._engine.run(AddSubscription(key, body.url, body.secret))
         return Plain(_encode(wire.NewIdReply(to_ulid(added.id))), JSON, 201)
 
     async def list_subscriptions(self, req: Request, ns: str, queue: str) -> wire.SubscriptionsReply:
         req.allow(ns, Right.ADMIN)
-        found = self._engine.store.queue_find(self._places.key(ns, queue))
+        found = self._engine.store.queue_find(self._registry.key(ns, queue))
         return wire.SubscriptionsReply(
             [
                 wire.SubscriptionView(to_ulid(each.id), each.url, bool(each.secret), each.created_at)

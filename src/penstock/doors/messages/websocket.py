@@ -63,31 +63,31 @@ PATH: Final = "/namespaces/{ns}/queues/{queue}/ws"
 class Consumers:
     """Serves the connections to ``PATH``.
 
-    ``window`` limits how many frames a client may send in a period (None: no limit). ``handshakes`` counts the handshakes
+    ``rate_limit`` limits how many frames a client may send in a period (None: no limit). ``handshakes`` counts the handshakes
     and their answers.
     """
 
     def __init__(
         self,
         engine: EngineApi,
-        places: QueueRegistry,
-        tally: MessageCounters,
+        registry: QueueRegistry,
+        counters: MessageCounters,
         authenticator: Authenticator,
         *,
-        links: RawSockets,
-        window: SlidingWindow | None,
+        raw_sockets: RawSockets,
+        rate_limit: SlidingWindow | None,
         handshakes: RouteCount,
     ) -> None:
         self.engine = engine
-        self.places = places
-        self.tally = tally
+        self.registry = registry
+        self.counters = counters
         self.deliveries = Deliveries(engine)  #: of all connections
-        self.settling = DeliverySettler(engine, tally, self.deliveries)  #: settles deliveries, for every transport
+        self.settling = DeliverySettler(engine, counters, self.deliveries)  #: settles deliveries, for every transport
         self._handshakes = handshakes
         self._pool = Pool("WebSocket connections of consumers", limits.push_sockets_max, engine.pool_shares)
         self.authenticator = authenticator
-        self.links = links
-        self.window = window
+        self.raw_sockets = raw_sockets
+        self.rate_limit = rate_limit
         self._connections: OpenSockets[Consumer] = OpenSockets(limits.push_sockets_max)
 
     def __len__(self) -> int:
@@ -113,8 +113,8 @@ class Consumers:
         identity = await self.authenticator.identify(shown_in(scope.headers))
         for right in (Right.TAKE, Right.SETTLE):
             identity.check(namespace, right)
-        key = self.places.key(namespace, name)
-        await self.places.use(key)
+        key = self.registry.key(namespace, name)
+        await self.registry.use(key)
         self._connections.check_room()
         window = _window(parse_qs(scope.query_string).get("window", [str(limits.push_window)])[-1])
         self._pool.enter(namespace)
@@ -174,7 +174,7 @@ class Consumer(WebSocket):
         client: str,
         window: int,
     ) -> None:
-        super().__init__(door.engine.clock, door.links, scope, proto)
+        super().__init__(door.engine.clock, door.raw_sockets, scope, proto)
         self._door = door
         self._engine = door.engine
         self._queue = queue
@@ -253,7 +253,7 @@ class Consumer(WebSocket):
             await self._freed.wait()
             return
         await self.outbox.room()
-        lease_ms = self._door.places.rules_of(self._queue).visibility_timeout_ms
+        lease_ms = self._door.registry.rules_of(self._queue).visibility_timeout_ms
         for each in await self._taker.take(min(free, limits.push_claim_messages), lease_ms):
             self._hand_out(each, lease_ms)
 
@@ -261,7 +261,7 @@ class Consumer(WebSocket):
         view = view_of(self._queue, delivery)
         until = self.clock.steady_ms() + lease_ms
         self._hold(view.receipt_handle, UnsettledMessage(delivery.job.id, delivery.job.token, until))
-        self._door.tally.of(self._queue).consumed += 1
+        self._door.counters.of(self._queue).consumed += 1
         self.outbox.put((_MESSAGE + _encode(view)[1:]).decode(), must=True)
 
     def _hold(self, handle: str, held: UnsettledMessage) -> None:
@@ -331,8 +331,8 @@ class Consumer(WebSocket):
 
     async def _take(self, word: wire.SettleFrame | str) -> None:
         try:
-            if self._door.window is not None:
-                self._door.window.check(self._client)
+            if self._door.rate_limit is not None:
+                self._door.rate_limit.check(self._client)
             self._door.authenticator.check(self._identity, self._queue.namespace, Right.SETTLE)
         except Unauthorized as error:
             self._tell(str(error))

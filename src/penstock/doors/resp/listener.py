@@ -36,14 +36,14 @@ log = structlog.get_logger("penstock.resp")
 
 
 class RespListener(ConnectionListener["RespConnection"]):
-    """Accepts connections. ``window`` limits how many commands one address may send in a period (None: no limit)."""
+    """Accepts connections. ``rate_limit`` limits how many commands one address may send in a period (None: no limit)."""
 
     def __init__(
         self,
         subscribers: Subscribers,
         authenticator: Authenticator,
         *,
-        window: SlidingWindow | None = None,
+        rate_limit: SlidingWindow | None = None,
         connections_max: int = limits.resp_connections_max,
     ) -> None:
         super().__init__("RESP", connections_max, subscribers.engine.pool_shares)
@@ -51,7 +51,7 @@ class RespListener(ConnectionListener["RespConnection"]):
         self.subscribers = subscribers
         self.clock = subscribers.engine.clock
         self.authenticator = authenticator
-        self.window = window
+        self.rate_limit = rate_limit
         self.numbers = itertools.count(1)
         self.share = LoopShare(self.clock)  #: share of the event loop, for the commands of all connections
         self._since = self.clock.steady_ms()
@@ -109,7 +109,7 @@ class RespConnection(asyncio.Protocol):
             listener.authenticator,
             listener.subscribers,
             self,
-            window=listener.window,
+            rate_limit=listener.rate_limit,
             client=self._client,
             figures=listener.figures,
             share=listener.share,

@@ -94,8 +94,8 @@ class Link(Protocol):
 class RespSession:
     """The session of one client.
 
-    ``authenticator`` checks tokens. ``window`` limits how many commands the address ``client`` may send in a period (None: no
-    limit).
+    ``authenticator`` checks tokens. ``rate_limit`` limits how many commands the address ``client`` may send in a period (None:
+    no limit).
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class RespSession:
         subscribers: Subscribers,
         link: Link,
         *,
-        window: SlidingWindow | None = None,
+        rate_limit: SlidingWindow | None = None,
         client: str = "",
         figures: Callable[[], Mapping[str, int]] = dict,
         share: LoopShare | None = None,
@@ -121,7 +121,7 @@ class RespSession:
         self.admit: Callable[[str], None] = lambda _namespace: None
         self.held = PulledJobs(engine)
         self.received = Received(subscribers, engine.clock)
-        self._window = window
+        self._rate_limit = rate_limit
         self._slots: list[bytes] = []  #: replies that were not sent yet, in order
         self._unsent_bytes = 0  #: bytes of the replies of commands that were answered immediately
         self._open: Pushes | Pipeline | None = None  #: the open group of commands
@@ -185,8 +185,8 @@ class RespSession:
 
     def check_pace(self) -> None:
         """Count a command. Raises RateLimited if the client's address sends too many."""
-        if self._window is not None:
-            self._window.check(self.client)
+        if self._rate_limit is not None:
+            self._rate_limit.check(self.client)
 
     def _check(self, name: bytes, entry: RespCommand | None) -> None:
         """Raise Unauthorized or Forbidden unless the client may use a command now. The result is kept for one turn."""
@@ -244,8 +244,8 @@ class RespSession:
         if self._logs_commands:
             self.log_command(command)
         try:
-            if self._window is not None:
-                self._window.check(self.client)
+            if self._rate_limit is not None:
+                self._rate_limit.check(self.client)
             if not self.authenticator.is_open:
                 self._check(name, entry)
             if entry is not None and entry.fewest <= len(command) <= entry.most:

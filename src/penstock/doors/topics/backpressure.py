@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class Flows:
-    """The connections of streams, by their two ends (``links.ends_of``). Many streams may share one connection."""
+    """The connections of streams, by their two ends (``raw_sockets.ends_of``). Many streams may share one connection."""
 
-    def __init__(self, clock: Clock, links: RawSockets) -> None:
+    def __init__(self, clock: Clock, raw_sockets: RawSockets) -> None:
         self.clock = clock
-        self.links = links
+        self.raw_sockets = raw_sockets
         self.unread = 0  #: bytes that were sent to all of them and not taken, as of the last check of each
         self.held = 0  #: bytes that wait to be sent, because earlier bytes are unread
         self.of: dict[str, Flow] = {}
@@ -125,7 +125,7 @@ class Flow:
 
     async def _check_taken(self) -> None:
         """Check how many bytes the client has taken."""
-        taken = await self._flows.links.taken(self.ends)
+        taken = await self._flows.raw_sockets.taken(self.ends)
         sent, unread = self._sent, 0
         self._checked_at = sent
         if taken is not None:  # else the client is gone, which other code notices; or the system gives no count

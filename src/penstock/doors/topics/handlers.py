@@ -31,7 +31,7 @@ _DONE: Final = Plain(b"")
 
 
 class TopicsDoor:
-    """One method per route. ``window`` limits the commands of one address in a period (None: no limit).
+    """One method per route. ``rate_limit`` limits the commands of one address in a period (None: no limit).
 
     ``address`` returns the address of a client, also behind a proxy.
     """
@@ -40,16 +40,16 @@ class TopicsDoor:
         self,
         engine: EngineApi,
         subscribers: Subscribers,
-        links: RawSockets,
+        raw_sockets: RawSockets,
         *,
-        window: SlidingWindow | None,
+        rate_limit: SlidingWindow | None,
         address: ClientAddress,
     ) -> None:
         self._engine = engine
         self._subscribers = subscribers
-        self._window = window
+        self._rate_limit = rate_limit
         self._address = address
-        self.flows = Flows(engine.clock, links)
+        self.flows = Flows(engine.clock, raw_sockets)
         self._open: set[SubscriptionStream] = set()
         #: First path segments of other routes of the main listener. So a truncated path of theirs deletes no topic.
         self.reserved: frozenset[str] = frozenset()
@@ -68,8 +68,8 @@ class TopicsDoor:
         req.allow(queue.namespace, Right.SETTLE)
         subscriber = self._subscribers.subscribe(queue)
         flow = self.flows.enter(ends_of(req.scope))
-        window, client = self._window, self._address.behind(req.scope)
-        check_pace = None if window is None else lambda: window.check(client)
+        rate_limit, client = self._rate_limit, self._address.behind(req.scope)
+        check_pace = None if rate_limit is None else lambda: rate_limit.check(client)
         stream = SubscriptionStream(req, subscriber, flow, self._engine.clock, check_pace)
         self._open.add(stream)
 

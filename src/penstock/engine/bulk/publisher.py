@@ -35,8 +35,8 @@ _UNDER_WAY: Final = 2
 class Naming(Pushing):
     """Publishes a chunk whose jobs have names, which are checked on all shards."""
 
-    def __init__(self, fleet: ShardedContext, entry: BulkRecord, part: StagedChunk) -> None:
-        super().__init__(fleet, [(part.queue, part.jobs)], None)
+    def __init__(self, sharded: ShardedContext, entry: BulkRecord, part: StagedChunk) -> None:
+        super().__init__(sharded, [(part.queue, part.jobs)], None)
         self._entry = entry
         self._part = part
 
@@ -58,7 +58,7 @@ class Publisher(PeriodicService):
     def __init__(self, engine: EngineContext, all_: ServerContext, done: Callable[[], None]) -> None:
         super().__init__(engine)
         self._all = all_
-        self._fleet = all_ if isinstance(all_, ShardedEngine) and len(all_.engines) > 1 else None
+        self._sharded = all_ if isinstance(all_, ShardedEngine) and len(all_.engines) > 1 else None
         self._done = done
         self._damaged: set[int] = set()  #: drafts
 
@@ -87,13 +87,13 @@ class Publisher(PeriodicService):
                 if not chunks:
                     break
                 after = chunks[-1].number
-                if self._fleet is not None:
+                if self._sharded is not None:
                     chunks = await self._carried(entry, chunks)
                 for some in _slices(chunks):
                     await engine.fair_share.give_way(entry.namespace)
                     parts = [_part(entry, each) for each in some]
-                    if self._fleet is not None and any("job_id" in part.fields for part in parts):
-                        await self._publish_named(self._fleet, entry, parts)
+                    if self._sharded is not None and any("job_id" in part.fields for part in parts):
+                        await self._publish_named(self._sharded, entry, parts)
                         continue
                     if len(under_way) >= _UNDER_WAY:
                         await under_way.popleft()
@@ -125,9 +125,9 @@ class Publisher(PeriodicService):
                 await self._engine.run(Publish(entry, [StagedChunk(each.number, QueueKey(entry.namespace, each.queue))]))
         return stays
 
-    async def _publish_named(self, fleet: ShardedContext, entry: BulkRecord, parts: Sequence[StagedChunk]) -> None:
+    async def _publish_named(self, sharded: ShardedContext, entry: BulkRecord, parts: Sequence[StagedChunk]) -> None:
         for part in parts:
-            await Naming(fleet, entry, part).run()
+            await Naming(sharded, entry, part).run()
             # If all names are taken on other shards, there was nothing to push here.
             await self._engine.run(Publish(entry, [part._replace(jobs=())], rows=len(part.jobs)))
 

@@ -98,25 +98,25 @@ class _FlowPushing(Pushing):
             raise _taken(item.new.job_id)
 
 
-async def push_flow_on_shards(fleet: ShardedContext, command: PushFlow) -> list[list[JobRecord]]:
+async def push_flow_on_shards(sharded: ShardedContext, command: PushFlow) -> list[list[JobRecord]]:
     """Push a flow whose queues may be on several shards. Each run of jobs on one shard is one transaction, in order.
 
     If one run is refused, the jobs before it are cancelled, except those that a worker has already: then PartlyDone
     names the stored jobs. If the outcome of a run is unknown, nothing is cancelled, because a parent that is stored
     needs its children.
     """
-    runs = [(shard, list(run)) for shard, run in groupby(command.parts, lambda part: fleet.store.place_of(part[0]))]
-    _check_shards(fleet, {shard for shard, _ in runs})
+    runs = [(shard, list(run)) for shard, run in groupby(command.parts, lambda part: sharded.store.place_of(part[0]))]
+    _check_shards(sharded, {shard for shard, _ in runs})
     pushed: list[list[JobRecord]] = []
     for _, parts in runs:
         try:
-            pushed += await _FlowPushing(fleet, parts, None).run()
+            pushed += await _FlowPushing(sharded, parts, None).run()
         except OutcomeUnknown as error:
             if len(runs) == 1:
                 raise
             raise _unknown(command, len(pushed), len(parts)) from error
         except ServerError as error:
-            left = await _cancel(fleet, command, pushed)
+            left = await _cancel(sharded, command, pushed)
             if not left:
                 raise
             text = (
@@ -128,23 +128,23 @@ async def push_flow_on_shards(fleet: ShardedContext, command: PushFlow) -> list[
     return pushed
 
 
-def _check_shards(fleet: ShardedContext, shards: set[int]) -> None:
+def _check_shards(sharded: ShardedContext, shards: set[int]) -> None:
     """Raise StorageFailed or StorageFull if one of several shards accepts no writes.
 
     Then nothing is stored on the others.
     """
     if len(shards) > 1:
         for shard in sorted(shards):
-            check_shard(fleet.engines[shard], shard)
+            check_shard(sharded.engines[shard], shard)
 
 
-async def _cancel(fleet: ShardedContext, command: PushFlow, pushed: Sequence[Sequence[JobRecord]]) -> list[str]:
+async def _cancel(sharded: ShardedContext, command: PushFlow, pushed: Sequence[Sequence[JobRecord]]) -> list[str]:
     """Cancel jobs of a flow, those that need others first. Return the ids of the jobs that are still stored."""
     left = []
     for (queue, (new,)), (job,) in zip(reversed(command.parts[: len(pushed)]), reversed(pushed), strict=True):
         cancelled: list[JobRecord] = []
         with contextlib.suppress(ServerError):
-            cancelled = await fleet.run(MoveBatch(queue, Arrow.CANCEL, _NOT_BEGUN, [job.id]))
+            cancelled = await sharded.run(MoveBatch(queue, Arrow.CANCEL, _NOT_BEGUN, [job.id]))
         if not cancelled:
             left.append(str(new.job_id))
     return left[::-1]

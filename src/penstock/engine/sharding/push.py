@@ -93,13 +93,13 @@ class Pushing:
 
     def __init__(
         self,
-        fleet: ShardedContext,
+        sharded: ShardedContext,
         parts: Sequence[tuple[QueueKey, Sequence[JobSpec]]],
         asked_ms: int | None,
         room: int | None = None,
     ) -> None:
-        self._fleet = fleet
-        self._engines = fleet.engines
+        self._sharded = sharded
+        self._engines = sharded.engines
         self._asked_ms = asked_ms
         self._room = room
         self._shape = [len(jobs) for _, jobs in parts]
@@ -114,7 +114,7 @@ class Pushing:
 
     async def run(self) -> list[list[JobRecord]]:
         """Push everything; return the jobs of each part. Raises NameContested if other pushes keep taking the same names."""
-        clock = self._fleet.clock
+        clock = self._sharded.clock
         tries, until = 0, clock.steady_ms() + limits.move_hold_ms
         while tries < limits.name_tries_max:
             try:
@@ -165,12 +165,12 @@ class Pushing:
             for start in range(0, len(numbers), limits.slice_jobs_max):
                 some = numbers[start : start + limits.slice_jobs_max]
                 with contextlib.suppress(ServerError):
-                    for job in await self._fleet.run(MoveBatch(queue, Arrow.CANCEL, (State.WAITING, State.DELAYED), some)):
+                    for job in await self._sharded.run(MoveBatch(queue, Arrow.CANCEL, (State.WAITING, State.DELAYED), some)):
                         del self._answers[places[job.id]]
 
     async def _try(self) -> None:
-        until_ms = self._fleet.clock.steady_ms() + limits.permit_ms
-        store = self._fleet.store
+        until_ms = self._sharded.clock.steady_ms() + limits.permit_ms
+        store = self._sharded.store
         self._items = [item._replace(shard=store.place_of(item.queue)) for item in self._items]
         if store.has_moved:
             await self._answer_known()
@@ -192,7 +192,7 @@ class Pushing:
         tickets = {shard: tuple(places[item.name].ticket for item in items if item.name) for shard, items in here.items()}
         afar = await self._ask(here, places)
         for shard, items in here.items():
-            permit = Permit(self._fleet.clock, until_ms, tickets[shard], afar.get(shard, {}))
+            permit = Permit(self._sharded.clock, until_ms, tickets[shard], afar.get(shard, {}))
             try:
                 await self._push(shard, items, permit)
             except NameContested as error:
@@ -233,12 +233,12 @@ class Pushing:
                 numbers.add(number)
         if numbers:
             whose = {item.queue.namespace for item in self._items}
-            self._located = await self._fleet.store.shards_of(sorted(numbers), lambda queue: queue.namespace in whose)
+            self._located = await self._sharded.store.shards_of(sorted(numbers), lambda queue: queue.namespace in whose)
         else:
             self._located = {}
         taken: dict[_Name, int] = {}
         for namespace, wanted in names.items():
-            found = await self._fleet.store.name_places(namespace, sorted(wanted))
+            found = await self._sharded.store.name_places(namespace, sorted(wanted))
             taken.update(((namespace, name), shard) for name, shard in found.items())
         items = [item for item in self._items if item.place not in self._answers]
         await self._again([(item, taken[item.name]) for item in items if item.name in taken])
@@ -264,7 +264,7 @@ class Pushing:
         homes: dict[int, dict[_Name, NameRequest]] = {}
         for item in items:
             if item.name is not None:
-                home = homes.setdefault(home_of(*item.name, self._fleet.store.spread), {})
+                home = homes.setdefault(home_of(*item.name, self._sharded.store.spread), {})
                 home.setdefault(item.name, NameRequest(*item.name, item.shard, self._instead.get(item.name, 0)))
         places: dict[_Name, Reservation] = {}
         for number in sorted(homes):
@@ -272,7 +272,7 @@ class Pushing:
         return places
 
     async def _reserve_at(self, home: int, wishes: dict[_Name, NameRequest], places: dict[_Name, Reservation]) -> None:
-        clock = self._fleet.clock
+        clock = self._sharded.clock
         patient_until = clock.steady_ms() + limits.name_wait_ms
         while wishes:
             if clock.steady_ms() > patient_until + limits.name_wait_ms:  # the name changes its shard again and again
@@ -309,10 +309,10 @@ class Pushing:
 
         After queues have moved, a job may have been made under a ticket that is now withdrawn, and have moved since.
         """
-        if self._fleet.store.has_moved:
+        if self._sharded.store.has_moved:
             for namespace in {each.namespace for each in withdrawn}:
                 names = [each.name for each in withdrawn if each.namespace == namespace]
-                if await self._fleet.store.name_places(namespace, names):
+                if await self._sharded.store.name_places(namespace, names):
                     raise NameContested
 
     async def _ask_home(self, home: int, wishes: Sequence[NameRequest]) -> list[NameOwner]:
@@ -347,9 +347,9 @@ class Pushing:
         numbers: dict[int | str, int] = {ref: ref for ref in refs if isinstance(ref, int)}
         names = [ref for ref in refs if isinstance(ref, str) and not self._is_on(shard, (namespace, ref), places)]
         if names:
-            numbers.update(await self._fleet.store.name_find(namespace, names))
+            numbers.update(await self._sharded.store.name_find(namespace, names))
         afar: dict[int, list[int | str]] = {}
-        shards = await self._fleet.store.shards_of(list(numbers.values()), lambda queue: queue.namespace == namespace)
+        shards = await self._sharded.store.shards_of(list(numbers.values()), lambda queue: queue.namespace == namespace)
         for ref, number in numbers.items():
             if shards[number] != shard and shards[number] < len(self._engines):
                 afar.setdefault(shards[number], []).append(ref)

@@ -94,9 +94,9 @@ class Rebalancer(PeriodicService):
 
     every_ms = 1_000
 
-    def __init__(self, fleet: ShardedContext) -> None:
-        super().__init__(fleet.engines[0])
-        self._fleet = fleet
+    def __init__(self, sharded: ShardedContext) -> None:
+        super().__init__(sharded.engines[0])
+        self._sharded = sharded
         self._lead_until = 0
         self.waiting: str | None = None
 
@@ -104,13 +104,13 @@ class Rebalancer(PeriodicService):
 
     def overview(self) -> Overview:
         """Return the place of all queues, as far as this server knows."""
-        layouts = self._fleet.store.layouts
+        layouts = self._sharded.store.layouts
         target = self._target(layouts)
-        wanted = target or max((each.shards for each in layouts), default=len(self._fleet.engines))
-        views = [self._view(engine, wanted) for engine in self._fleet.engines]
+        wanted = target or max((each.shards for each in layouts), default=len(self._sharded.engines))
+        views = [self._view(engine, wanted) for engine in self._sharded.engines]
         moving = [
             queue.key.name
-            for engine in self._fleet.engines
+            for engine in self._sharded.engines
             for queue in engine.store.away.values()
             if queue.move.standing in (Standing.LEAVING, Standing.ARRIVING)
         ]
@@ -142,7 +142,7 @@ class Rebalancer(PeriodicService):
 
         After this returns, the rebalance continues until it is done, on whichever server leads.
         """
-        store, engines = self._fleet.store, self._fleet.engines
+        store, engines = self._sharded.store, self._sharded.engines
         wanted = len(engines) if target is None else target
         if not 0 < wanted <= min(len(engines), SHARDS_MAX):
             raise RebalanceRefused(f"There are {len(engines)} stores. Restart all servers with as many as there shall be.")
@@ -168,9 +168,9 @@ class Rebalancer(PeriodicService):
 
     async def _retarget(self, target: int) -> None:
         """Record the target in every store, the first one first. From then on the rebalance will be done."""
-        webhooks = self._fleet.store.webhook_list()
-        epoch = min(each.epoch for each in self._fleet.store.layouts)
-        for engine in self._fleet.engines:
+        webhooks = self._sharded.store.webhook_list()
+        epoch = min(each.epoch for each in self._sharded.store.layouts)
+        for engine in self._sharded.engines:
             layout = engine.store.layout
             if layout is not None and layout.epoch == epoch and layout.target is None:
                 await engine.run(Retarget(epoch, target, webhooks))
@@ -179,7 +179,7 @@ class Rebalancer(PeriodicService):
 
     async def run_once(self) -> None:
         """Do all that is left to do, if this server leads."""
-        target = self._target(self._fleet.store.layouts)
+        target = self._target(self._sharded.store.layouts)
         if target is None:
             self.waiting = None
             return
@@ -214,12 +214,12 @@ class Rebalancer(PeriodicService):
             raise _LeadLostError
 
     async def _go_on(self, target: int) -> None:
-        if down := self._fleet.store.down():
+        if down := self._sharded.store.down():
             raise RebalanceRefused(f"All shards must be there: {'; '.join(down)}")
-        if any(each.target is None and each.shards != target for each in self._fleet.store.layouts):
+        if any(each.target is None and each.shards != target for each in self._sharded.store.layouts):
             await self._retarget(target)
         tied: list[str] = []
-        for engine in self._fleet.engines:
+        for engine in self._sharded.engines:
             for queue in [*engine.store.away.values(), *engine.store.queues()]:
                 await self._keep_lead()
                 try:
@@ -228,7 +228,7 @@ class Rebalancer(PeriodicService):
                     tied.append(queue.key.name)
         if tied:
             raise RebalanceRefused(f"Jobs of these queues and of others wait for each other: {', '.join(tied[:10])}")
-        if not all([await self._flip(engine) for engine in self._fleet.engines]):
+        if not all([await self._flip(engine) for engine in self._sharded.engines]):
             raise RebalanceRefused("A new queue was made at its old place.")
         log.info("rebalance done", shards=target)
 
@@ -242,13 +242,13 @@ class Rebalancer(PeriodicService):
         if standing is Standing.HERE:
             peer = shard_for(queue.key, target)
             if peer != engine.store.shard:
-                await self._move(engine, self._fleet.engines[peer], queue)
+                await self._move(engine, self._sharded.engines[peer], queue)
         elif standing is Standing.LEAVING:
-            await self._move(engine, self._fleet.engines[queue.move.peer], queue)
+            await self._move(engine, self._sharded.engines[queue.move.peer], queue)
         elif standing is Standing.MOVED:
-            await self._finish(engine, self._fleet.engines[queue.move.peer], queue)
+            await self._finish(engine, self._sharded.engines[queue.move.peer], queue)
         elif standing in (Standing.ARRIVING, Standing.CLEARING):
-            source = self._fleet.engines[queue.move.peer].store
+            source = self._sharded.engines[queue.move.peer].store
             if source.queue_find(queue.key) is None and source.queue_away(queue.key) is None:
                 await self._forget(engine, queue)
 
@@ -389,7 +389,7 @@ class Rebalancer(PeriodicService):
 
     async def _let_go(self) -> None:
         """Let all leaving queues be served again, because no server is moving them now."""
-        for engine in self._fleet.engines:
+        for engine in self._sharded.engines:
             for queue in list(engine.store.away.values()):
                 if queue.move.standing is Standing.LEAVING and engine.store.status().writable:
                     await self._stay(engine, queue.key, queue.move.attempt)
