@@ -90,7 +90,7 @@ def test_a_thread_that_takes_too_long_is_abandoned(client: Client, queue: str, c
         assert client.jobs.wait(quick, PATIENCE_S).result == "quick"
         release.set()
         assert told.wait(PATIENCE_S)
-        until(lambda: not worker._desk.runner._late)  # type: ignore[attr-defined]
+        until(lambda: not worker._worker_loop.runner._late)  # type: ignore[attr-defined]
         another = client.jobs.push(queue, "quick")
         assert client.jobs.wait(another, PATIENCE_S).result == "quick"
     assert client.jobs.result(job_id) == "attempt 2"
@@ -114,7 +114,7 @@ def test_threads_that_hang_are_not_replaced_for_ever(client: Client, queue: str,
     last = client.jobs.push(queue, "last")
     with working(client, queue, hang, concurrency=2) as worker:
         until(lambda: [client.jobs.state(each) for each in hanging] == ["failed"] * 4)
-        until(lambda: worker._desk.runner.hung == 2)
+        until(lambda: worker._worker_loop.runner.hung == 2)
         assert client.jobs.state(last) == "waiting"
         assert any("threads hang, and no more are started" in message for message in caplog.messages)
         release.set()

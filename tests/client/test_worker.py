@@ -467,14 +467,16 @@ def test_several_queues_and_few_hands(client: Client, queue: str) -> None:
         return sum(client.queues.counts(name).waiting for name in names)
 
     with working(client, names, hold, concurrency=1, prefetch=0) as worker:
-        until(lambda: worker._desk._begun and len(worker._desk._watchers) == 5)  # it is idle, and waits for all of them
+        until(
+            lambda: worker._worker_loop._begun and len(worker._worker_loop._watchers) == 5
+        )  # it is idle, and waits for all of them
         for name in names:
             client.jobs.push_many(name, range(10))
         assert begun.wait(PATIENCE_S)
         until(lambda: left() == 49)
         with working(client, names, work, concurrency=1) as other:
             until(lambda: other.processed == 49)
-        assert worker._desk._hand.count == 1
+        assert worker._worker_loop._hand.count == 1
         for name in names:
             client.jobs.push_many(name, range(5))
         release.set()
@@ -582,7 +584,7 @@ def test_a_worker_ends_even_if_the_server_is_away(tmp_path: Path, queue: str, mo
             release.set()
 
 
-def test_a_handler_that_exits_fails_and_a_desk_that_breaks_is_told(
+def test_a_handler_that_exits_fails_and_a_loop_that_breaks_is_told(
     client: Client, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def leave(job: JobContext) -> None:

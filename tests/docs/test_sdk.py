@@ -47,7 +47,7 @@ class Page:
 
 def work(worker: Worker, *, failed: int = 0) -> None:
     """Run a worker until nothing is left to do for now."""
-    with Client.from_settings(worker._desk.settings) as client:
+    with Client.from_settings(worker._worker_loop.settings) as client:
 
         def watch() -> None:
             while any((counts := client.queues.counts(queue)).waiting + counts.active for queue in worker.plan.queues):

@@ -28,7 +28,7 @@ class Counter:
 
     def __init__(self, stores: Sequence[Store], clock: Clock) -> None:
         self.clock = clock
-        self._desks = [QuotaBatcher(store, stores, clock) for store in stores]
+        self._batchers = [QuotaBatcher(store, stores, clock) for store in stores]
 
     async def count(self, takes: Sequence[Take]) -> list[int]:
         """Count jobs immediately, for a caller in a transaction: 0 for each, or the ms until there is room.
@@ -36,16 +36,16 @@ class Counter:
         It does not wait if the store counts in memory.
         """
         waits = [0] * len(takes)
-        for number, desk in enumerate(self._desks):
-            places = [at for at, take in enumerate(takes) if fnv1a32(take.namespace) % len(self._desks) == number]
+        for number, batcher in enumerate(self._batchers):
+            places = [at for at, take in enumerate(takes) if fnv1a32(take.namespace) % len(self._batchers) == number]
             if places:
-                for at, wait_ms in zip(places, await desk.count([takes[at] for at in places]), strict=True):
+                for at, wait_ms in zip(places, await batcher.count([takes[at] for at in places]), strict=True):
                     waits[at] = wait_ms
         return waits
 
     def ask(self, take: Take) -> asyncio.Future[int]:
         """Count jobs. The future is 0, or the ms until there is room for them."""
-        return self._desks[fnv1a32(take.namespace) % len(self._desks)].ask(take)
+        return self._batchers[fnv1a32(take.namespace) % len(self._desks)].ask(take)
 
 
 class QuotaBatcher:

@@ -81,7 +81,7 @@ class Worker:
             name=name or socket.gethostname(),
         )
         self._handler = handler
-        self._desk = WorkerLoop(settings, self.plan, tuple(handler.tasks) if isinstance(handler, Tasks) else ())
+        self._worker_loop = WorkerLoop(settings, self.plan, tuple(handler.tasks) if isinstance(handler, Tasks) else ())
         self._lock = threading.Lock()
         self._started = False
         self._stopped = 0
@@ -89,12 +89,12 @@ class Worker:
     @property
     def processed(self) -> int:
         """Number of completed jobs."""
-        return self._desk.processed
+        return self._worker_loop.processed
 
     @property
     def failed(self) -> int:
         """Number of failed attempts."""
-        return self._desk.failed
+        return self._worker_loop.failed
 
     def run(self) -> None:
         """Work in this thread until stopped: by ``stop``, or in the main thread by SIGTERM or Ctrl-C.
@@ -107,7 +107,7 @@ class Worker:
     async def serve(self) -> None:
         """Work in the running loop, without signal handlers. Cancelling it stops the worker, and waits for running jobs."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        thread = threading.Thread(target=self._talk, args=(ended,), name="penstock-desk", daemon=True)
+        thread = threading.Thread(target=self._run_loop, args=(ended,), name="penstock-worker-loop", daemon=True)
         thread.start()
         try:
             await asyncio.shield(ended)
@@ -118,44 +118,44 @@ class Worker:
         finally:
             if ended.done():
                 thread.join()
-        if self._desk.error is not None:
-            raise self._desk.error
+        if self._worker_loop.error is not None:
+            raise self._worker_loop.error
 
     def stop(self) -> None:
         """Claim no more jobs and finish those that run; when called twice, release them at once. From any thread."""
         with self._lock:
             self._stopped += 1
             if self._started:
-                self._desk.stop()
+                self._worker_loop.stop()
 
-    def _talk(self, ended: asyncio.Future[None]) -> None:
+    def _run_loop(self, ended: asyncio.Future[None]) -> None:
         """Run the worker loop, in a thread and an event loop of its own."""
         handlers = ended.get_loop()
         try:
-            asyncio.run(self._sit(handlers))
+            asyncio.run(self._serve_jobs(handlers))
         except Exception as error:  # noqa: BLE001, serve raises it
-            self._desk.error = self._desk.error or error
+            self._worker_loop.error = self._loop.error or error
         with contextlib.suppress(RuntimeError):  # that loop may be closed already
             handlers.call_soon_threadsafe(_resolve, ended)
 
-    async def _sit(self, handlers: asyncio.AbstractEventLoop) -> None:
-        desk, concurrency = self._desk, self.plan.concurrency
+    async def _serve_jobs(self, handlers: asyncio.AbstractEventLoop) -> None:
+        worker_loop, concurrency = self._worker_loop, self.plan.concurrency
         with self._lock:
             if self._started:
                 raise RuntimeError("A worker runs once. Make another one.")
-            desk.start_in(asyncio.get_running_loop())
+            worker_loop.start_in(asyncio.get_running_loop())
             self._started = True
             for _ in range(self._stopped):
-                desk.stop()
+                worker_loop.stop()
         runner: Runner
         if isinstance(self._handler, Tasks):
-            runner = TaskRunner(self._handler, concurrency, desk.outbox.finished, handlers)
+            runner = TaskRunner(self._handler, concurrency, worker_loop.outbox.finished, handlers)
         elif is_async(self._handler):
-            runner = LoopRunner(self._handler, concurrency, desk.outbox.finished, handlers)
+            runner = LoopRunner(self._handler, concurrency, worker_loop.outbox.finished, handlers)
         else:
-            runner = ThreadRunner(self._handler, concurrency, desk.outbox.finished)
+            runner = ThreadRunner(self._handler, concurrency, worker_loop.outbox.finished)
         try:
-            await desk.run(runner)
+            await worker_loop.run(runner)
         finally:
             runner.close()
 
