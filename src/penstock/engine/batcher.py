@@ -1,10 +1,10 @@
 """Collects commands and commits them together.
 
 Commands that arrive while the event loop is busy with a transaction wait for the next one; then all of them go into it. So
-groups are larger when there is more to do, and no command ever waits for a timer. This is group commit: with durability
-``always``, one fsync in a thread answers everything that was committed before it began, and the next group forms meanwhile.
+batches are larger when there is more to do, and no command ever waits for a timer. This is group commit: with durability
+``always``, one fsync in a thread answers everything that was committed before it began, and the next batch forms meanwhile.
 
-On a store with several lanes, a busy server has several groups in progress, so that the store works while the server
+On a store with several lanes, a busy server has several batches in progress, so that the store works while the server
 computes, and the server computes while the store works. Pushes and acknowledgements do not depend on other commands. They
 have lanes of their own, and are done there in order. The main lane has all other commands: claims, timers, and changes on
 which other commands depend. A batch that has to be alone waits for all lanes.
@@ -41,11 +41,11 @@ log = structlog.get_logger("penstock.engine")
 T = TypeVar("T")
 
 
-class AnswerGroup(NamedTuple):
+class AnswersToSend(NamedTuple):
     """Answers that may be sent together, and when their batch began to form."""
 
     answers: list[tuple[AnyCommand, Any]]
-    work: UnitOfWork | None  #: for timings and events; None if another group of the same work has it
+    work: UnitOfWork | None  #: for timings and events; None if another of the same work has it
     since: float
 
 
@@ -106,7 +106,7 @@ class Batcher:
                 lane: SideLane(FairQueue(weigh, clock.stopwatch, fair_share)) for lane in (Lane.PUSHES, Lane.ACKS)
             }
         self._is_split = False  #: the main lane is running, and has no command that could be done in a side lane
-        self._unsynced: list[AnswerGroup] = []
+        self._unsynced: list[AnswersToSend] = []
         self._syncing: asyncio.Task[None] | None = None
         self._next_sync: Alarm | None = None
         self._sync_wanted = False
@@ -327,27 +327,27 @@ class Batcher:
             if later:
                 now = [each for each in work.answers if not each[0].durable]
         if work.early:
-            self._answer(AnswerGroup(work.early, None, since))
+            self._answer(AnswersToSend(work.early, None, since))
         waits = bool(later or (work.early and not self._store.capabilities.commit_is_durable))
         if now or (work.early and not waits):
-            self._answer(AnswerGroup(now, work, since))
+            self._answer(AnswersToSend(now, work, since))
         if waits:
-            self._unsynced.append(AnswerGroup(later, None if now else work, since))
+            self._unsynced.append(AnswersToSend(later, None if now else work, since))
             self._start_sync()
         elif self._durability is Durability.ALWAYS and work.tx.wrote and not work.answers:
             self._sync_in_background()  # no answer waits for it, but its events do
         elif self._durability is Durability.INTERVAL and self._next_sync is None and work.tx.wrote:
             self._next_sync = self._clock.call_at(self._clock.steady_ms() + self._sync_interval_ms, self._sync_in_background)
 
-    def _answer(self, group: AnswerGroup) -> None:
-        for command, outcome in group.answers:
+    def _answer(self, to_send: AnswersToSend) -> None:
+        for command, outcome in to_send.answers:
             if not command.future.done():
                 command.future.set_result(outcome)
-        if group.work is not None:
-            took = self._clock.stopwatch() - group.since
-            for histogram, times in group.work.timings:
+        if to_send.work is not None:
+            took = self._clock.stopwatch() - to_send.since
+            for histogram, times in to_send.work.timings:
                 histogram.observe(took, times)
-            self._signals.answered.emit(group.work)
+            self._signals.answered.emit(to_send.work)
 
     def _start_sync(self) -> None:
         if self._syncing is None:
@@ -357,7 +357,7 @@ class Batcher:
         """Run fsyncs as long as there is something to write: one covers all that was committed before it began."""
         try:
             while self._unsynced or self._sync_wanted:
-                groups, self._unsynced = self._unsynced, []
+                synced, self._unsynced = self._unsynced, []
                 self._sync_wanted = False
                 started, committed = self._clock.stopwatch(), self._store.journal_next
                 try:
@@ -365,15 +365,15 @@ class Batcher:
                 except OutcomeUnknown as error:
                     # Answers that were sent already are covered by the chosen durability; from here on writes are refused.
                     log.error("fsync failed", error=str(error))
-                    for group in groups + self._unsynced:
-                        for command, _ in group.answers:
+                    for each in synced + self._unsynced:
+                        for command, _ in each.answers:
                             self._blame(command, error)
                     self._unsynced = []
                     self._sync_wanted = False
                     return
                 self._stats.synced(self._clock.stopwatch() - started)
-                for group in groups:
-                    self._answer(group)
+                for each in synced:
+                    self._answer(each)
                 self.confirm_durable(committed)
         finally:
             self._syncing = None

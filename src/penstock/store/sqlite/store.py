@@ -287,7 +287,7 @@ class SqliteStore(SqliteStoreReads):
         db.pragma("cache_size", -cache_kib)
         if not read_only:
             db.pragma("journal_mode", "wal")
-            # The store makes commits durable with fdatasync of the log, once per group, in a thread.
+            # The store makes commits durable with fdatasync of the log, once per batch, in a thread.
             db.pragma("synchronous", "normal")
             db.pragma("journal_size_limit", 64 * MEBIBYTE)
             db.pragma("cell_size_check", True)
