@@ -1,6 +1,7 @@
 """The workers that have registered themselves: kept in memory only, because they register again.
 
-A worker that is silent for ``timeout_ms`` counts as disconnected, and is removed after three times that.
+A worker that is silent for ``timeout_ms`` counts as disconnected, and is removed after three times that. Its leases are not
+touched: they end by time.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.doors.http.request import ApiRequest
     from penstock.doors.http.route import Route
     from penstock.engine.api import EngineApi
-    from penstock.engine.jobs.settle import Settlement
+    from penstock.engine.jobs.settle import LeaseCommand
     from penstock.store.contract import Page
 
 T = TypeVar("T")
@@ -117,16 +117,16 @@ class JobsDoor:
         command = MoveJob(self.namespace(req), job_ref(text), arrow, value, token_value(token))
         await in_other_words(self.engine.run(command), refusal)
 
-    async def settle(self, settlement: Settlement, text: str, refusal: str) -> None:
+    async def settle(self, command: LeaseCommand, text: str, refusal: str) -> None:
         """Settle a single job. A refusal has the contract's text."""
-        await self.settle_many(settlement, (text,), refusal)
+        await self.settle_many(command, (text,), refusal)
 
-    async def settle_many(self, settlement: Settlement, texts: Sequence[str], refusal: str) -> tuple[int, list[ItemError]]:
+    async def settle_many(self, command: LeaseCommand, texts: Sequence[str], refusal: str) -> tuple[int, list[ItemError]]:
         """Settle several jobs. Return how many were settled, and why the others were not.
 
         Raises only if none was settled.
         """
-        outcomes = await self.engine.run(settlement)
+        outcomes = await self.engine.run(command)
         troubles = [outcome for outcome in outcomes if outcome is not None and not isinstance(outcome, _OF_THE_REQUEST)]
         if troubles and None not in outcomes:
             raise next((each for each in troubles if isinstance(each, OutcomeUnknown)), troubles[0])

@@ -224,13 +224,13 @@ class JobHandlers(JobsDoor):
                 refused[index] = str(error)
         if texts and not kept:
             raise InvalidInput(next(iter(refused.values())))
-        settlement = Ack(
+        command = Ack(
             self.namespace(req),
             [claims[index] for index in kept],
             list(kept.values()),
             removes=None if removes is None else [removes[index] is True for index in kept],
         )
-        count, errors = await self.settle_many(settlement, [texts[index] for index in kept], NOT_ACTIVE)
+        count, errors = await self.settle_many(command, [texts[index] for index in kept], NOT_ACTIVE)
         return replies.BatchReply(
             count=count, errors=errors + [replies.ItemError(texts[at], why) for at, why in refused.items()]
         )
@@ -252,20 +252,20 @@ class JobHandlers(JobsDoor):
     async def report_progress(self, req: ApiRequest, id: str) -> replies.Ok:
         body = await PROGRESS.read(req)
         progress = min(100, max(0, body.progress))
-        settlement = ReportProgress(self.namespace(req), (hold(id, body.token),), progress, body.message)
-        await self.settle(settlement, id, NOT_ACTIVE)
+        command = ReportProgress(self.namespace(req), (hold(id, body.token),), progress, body.message)
+        await self.settle(command, id, NOT_ACTIVE)
         return replies.Ok()
 
     async def heartbeat(self, req: ApiRequest, id: str) -> replies.AliveReply:
         body = await HEARTBEAT.read_optional(req)
-        settlement = Renew(self.namespace(req), (hold(id, body.token),), (body.duration,))
-        await self.settle(settlement, id, NOT_ALIVE)
+        command = Renew(self.namespace(req), (hold(id, body.token),), (body.duration,))
+        await self.settle(command, id, NOT_ALIVE)
         return replies.AliveReply(data=replies.AliveData())
 
     async def heartbeat_batch(self, req: ApiRequest) -> replies.AliveBatchReply:
         body = await HEARTBEAT_BATCH.read(req)
-        settlement = Renew(self.namespace(req), holds(body.ids, body.tokens), [None] * len(body.ids))
-        count, errors = await self.settle_many(settlement, body.ids, NOT_ALIVE)
+        command = Renew(self.namespace(req), holds(body.ids, body.tokens), [None] * len(body.ids))
+        count, errors = await self.settle_many(command, body.ids, NOT_ALIVE)
         return replies.AliveBatchReply(data=replies.AliveBatchData(count=count, errors=errors or msgspec.UNSET))
 
     async def release_batch(self, req: ApiRequest) -> replies.BatchReply:
@@ -276,8 +276,8 @@ class JobHandlers(JobsDoor):
 
     async def extend_lock(self, req: ApiRequest, id: str) -> replies.Ok:
         body = await EXTEND.read(req)
-        settlement = Renew(self.namespace(req), (hold(id, body.token),), (body.duration,))
-        await self.settle(settlement, id, NOT_LOCKED)
+        command = Renew(self.namespace(req), (hold(id, body.token),), (body.duration,))
+        await self.settle(command, id, NOT_LOCKED)
         return replies.Ok()
 
     async def extend_locks(self, req: ApiRequest) -> replies.CountReply:
@@ -285,8 +285,8 @@ class JobHandlers(JobsDoor):
         durations = [None] * len(body.ids) if body.durations is None else body.durations
         if len(durations) != len(body.ids):
             raise InvalidInput("durations must have as many items as ids")
-        settlement = Renew(self.namespace(req), holds(body.ids, body.tokens), durations)
-        count, _ = await self.settle_many(settlement, body.ids, NOT_LOCKED)
+        command = Renew(self.namespace(req), holds(body.ids, body.tokens), durations)
+        count, _ = await self.settle_many(command, body.ids, NOT_LOCKED)
         return replies.CountReply(count=count)
 
     # Reading.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.doors.messages.metrics import MessageCounters
     from penstock.doors.messages.queue_registry import QueueRegistry
     from penstock.engine.api import EngineApi
-    from penstock.engine.jobs.settle import Settlement
+    from penstock.engine.jobs.settle import LeaseCommand
     from penstock.engine.signals import Signal
     from penstock.outbound.delivery import Post
 
@@ -251,10 +251,10 @@ class Pusher:
             if renewing:
                 await asyncio.wait(renewing)
 
-    async def _say(self, settlement: Settlement) -> bool:
-        """Store the settlement. Return False if the receiver has settled the message itself in the meantime."""
+    async def _say(self, command: LeaseCommand) -> bool:
+        """Run the command. Return False if the receiver has settled the message itself in the meantime."""
         try:
-            outcomes = await self._engine.run(settlement)
+            outcomes = await self._engine.run(command)
             for outcome in outcomes:
                 if outcome is not None and not isinstance(outcome, LEASE_GONE):
                     raise outcome

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.core.job import Delivery
     from penstock.core.queue import QueueKey
     from penstock.engine.api import EngineApi, ShardApi
-    from penstock.engine.jobs.settle import Settlement
+    from penstock.engine.jobs.settle import LeaseCommand
 
 log = structlog.get_logger("penstock.topics")
 
@@ -288,7 +288,7 @@ class Subscriber:
 
     # Settlements.
 
-    def _settlement(self, word: MessageOutcome, delay_ms: int) -> Settlement | None:
+    def _settlement(self, word: MessageOutcome, delay_ms: int) -> LeaseCommand | None:
         if self.hold is None:
             if word is MessageOutcome.ACK and not self._closed:  # after the close, the held message was released
                 return None

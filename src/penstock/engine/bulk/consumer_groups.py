@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from penstock.core.job import JobRecord
     from penstock.engine.bulk.epoch_commands import EpochName
     from penstock.engine.context import ServerContext
-    from penstock.engine.jobs.settle import Settlement
+    from penstock.engine.jobs.settle import LeaseCommand
 
 
 log = structlog.get_logger("penstock.groups")
@@ -446,14 +446,14 @@ class ConsumerGroups(PeriodicService):
         self, namespace: str, others: Sequence[tuple[int, int]], ending: SliceOutcome, lease_ms: int
     ) -> int:
         holds = [LeaseRef(job_id, token) for job_id, token in others]
-        settlement: Settlement
+        command: LeaseCommand
         if ending is SliceOutcome.ACK:
-            settlement = Ack(namespace, holds, [None] * len(holds))
+            command = Ack(namespace, holds, [None] * len(holds))
         elif ending is SliceOutcome.RELEASE:
-            settlement = Release(namespace, holds)
+            command = Release(namespace, holds)
         else:
-            settlement = Renew(namespace, holds, [lease_ms] * len(holds))
-        outcomes = await self._all.run(settlement)
+            command = Renew(namespace, holds, [lease_ms] * len(holds))
+        outcomes = await self._all.run(command)
         for outcome in outcomes:
             if outcome is not None and not isinstance(outcome, LEASE_GONE):
                 raise outcome

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import TooMany
-from penstock.engine.jobs.settle import Settlement, settle
+from penstock.engine.jobs.settle import LeaseCommand, settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.engine.unit_of_work import UnitOfWork
 
 
-class CheckLeases(Settlement):
+class CheckLeases(LeaseCommand):
     """Return which jobs are still held: the outcome of a held job is None. ``alert`` is set for the held jobs."""
 
     __slots__ = ("alert",)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import NothingToAwait, QueueMoving
 from penstock.core.lifecycle import Arrow
-from penstock.engine.jobs.settle import Settlement, find_held, settle
+from penstock.engine.jobs.settle import LeaseCommand, find_held, settle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.engine.unit_of_work import UnitOfWork
 
 
-class Park(Settlement):
+class Park(LeaseCommand):
     """Park jobs until the jobs that they need have ended. A job that needs none of them any more stays with its worker."""
 
     __slots__ = ()

@@ -38,7 +38,7 @@ class LeaseRef(NamedTuple):
     token: int | None = None
 
 
-class Settlement(Command[list[ItemOutcome]]):
+class LeaseCommand(Command[list[ItemOutcome]]):
     """Base of the commands by which workers settle or renew jobs. Answers one outcome per hold, in order.
 
     ``namespace``: where the jobs are; None: in any namespace, if ``may`` is true for their queues. All other jobs count
@@ -72,10 +72,10 @@ class Settlement(Command[list[ItemOutcome]]):
         return [(self.namespace, hold.ref) for hold in self.holds if hold.token is None]
 
 
-S = TypeVar("S", bound=Settlement)
+S = TypeVar("S", bound=LeaseCommand)
 
 
-class Ack(Settlement):
+class Ack(LeaseCommand):
     """Complete jobs. ``results`` (one per hold) are kept, byte for byte, as long as the completed jobs are.
 
     ``removes`` (one per hold): the job is removed, whatever its own options are; None: as each job's options say.
@@ -100,7 +100,7 @@ class Ack(Settlement):
         self.removes = removes
 
 
-class Nack(Settlement):
+class Nack(LeaseCommand):
     """Report failed jobs: each is retried after its backoff, or is dead if it has no attempts left.
 
     ``final``: each is dead, even if it has attempts left, because a retry is of no use. ``stack``: the stack trace, line
@@ -134,7 +134,7 @@ class Nack(Settlement):
         self.stack = stack
 
 
-class Renew(Settlement):
+class Renew(LeaseCommand):
     """Renew leases of workers: each lease ends its number of ms from now.
 
     None: the lease's own length from now, or its present end, if that is later.
@@ -147,7 +147,7 @@ class Renew(Settlement):
         self.leases_ms = leases_ms
 
 
-class Release(Settlement):
+class Release(LeaseCommand):
     """Release jobs unchanged: they are ready again at once, at their old place, and no attempt is counted.
 
     ``delay_ms``: they are ready that much later, at the back, because this worker cannot do them and another one may.
@@ -168,7 +168,7 @@ class Release(Settlement):
         self.delay_ms = delay_ms
 
 
-class Requeue(Settlement):
+class Requeue(LeaseCommand):
     """Give jobs back to a given place: no attempt is counted.
 
     ``arrow`` is RETURN (to the front), SEND_BACK (to the back) or SNOOZE (to the front, ``delay_ms`` from now; this is
@@ -183,7 +183,7 @@ class Requeue(Settlement):
         self.delay_ms = delay_ms
 
 
-class ReportProgress(Settlement):
+class ReportProgress(LeaseCommand):
     """Report the progress of a job, from 0 to 100. This also renews the lease, because the worker is alive."""
 
     __slots__ = ("message", "progress")
@@ -378,7 +378,7 @@ async def settle(
         work.answer(command, outcomes)
 
 
-async def find_held(work: UnitOfWork, command: Settlement, hold: LeaseRef) -> JobRecord | None:
+async def find_held(work: UnitOfWork, command: LeaseCommand, hold: LeaseRef) -> JobRecord | None:
     """Find the job of a hold, if it is here and the caller may know it. Raises QueueMoving."""
     if command.namespace is not None:
         return await work.find(command.namespace, hold.ref)

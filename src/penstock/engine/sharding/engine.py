@@ -43,7 +43,7 @@ from penstock.engine.jobs.dead_letters import SettleDead
 from penstock.engine.jobs.dependencies import Adopt, CancelChildren, DropDependency
 from penstock.engine.jobs.flow_push import PushFlow, push_flow_on_shards
 from penstock.engine.jobs.push import Push, PushAcross
-from penstock.engine.jobs.settle import Ack, Renew, Settlement
+from penstock.engine.jobs.settle import Ack, LeaseCommand, Renew
 from penstock.engine.jobs.settle_by_id import AckById, NackById, RenewById
 from penstock.engine.jobs.update import AddLog, ClearLog, EditData, MoveJob
 from penstock.engine.queues.crons import RemoveCron, SaveCron
@@ -291,7 +291,7 @@ class ShardedEngine:
         return asyncio.ensure_future(self._run(command))
 
     async def _run(self, command: Command[T]) -> T:
-        if isinstance(command, Settlement):
+        if isinstance(command, LeaseCommand):
             return await self._settle(command)  # type: ignore[return-value]
         answer: T = await self._split[type(command)](command)
         return answer
@@ -328,8 +328,8 @@ class ShardedEngine:
 
         return await self._patiently(attempt)
 
-    async def _settle(self, command: Settlement) -> list[Any]:
-        """Split a settlement by the shards of its jobs, and join the outcomes in their order."""
+    async def _settle(self, command: LeaseCommand) -> list[Any]:
+        """Split a lease command by the shards of its jobs, and join the outcomes in their order."""
         outcomes: list[Any] = [JobNotFound()] * len(command.holds)
         places: dict[Engine, list[int]] = {}
         for place, hold in enumerate(command.holds):
@@ -351,7 +351,7 @@ class ShardedEngine:
             await self._settle_elsewhere(command, outcomes)
         return outcomes
 
-    async def _settle_elsewhere(self, command: Settlement, outcomes: list[Any]) -> None:
+    async def _settle_elsewhere(self, command: LeaseCommand, outcomes: list[Any]) -> None:
         """Look up, on the other shards, jobs that were not found, and wait for those that are moving."""
         until = self.clock.steady_ms() + limits.move_hold_ms
         while True:
@@ -383,8 +383,8 @@ class ShardedEngine:
             await pause(self.clock, limits.move_look_ms)
 
     @staticmethod
-    async def _settle_at(command: Settlement, places: dict[Engine, list[int]], outcomes: list[Any]) -> None:
-        """Run the parts of a settlement on their shards, and record the outcomes."""
+    async def _settle_at(command: LeaseCommand, places: dict[Engine, list[int]], outcomes: list[Any]) -> None:
+        """Run the parts of a lease command on their shards, and record the outcomes."""
 
         async def on_one(engine: Engine, mine: list[int]) -> None:
             part = copy.copy(command)
