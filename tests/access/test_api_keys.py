@@ -274,20 +274,20 @@ async def test_what_another_server_does_is_heard_of_within_a_moment(clock: Manua
     here, there = (ApiKeys(store, clock) for store in stores)
     try:
         for each in (here, there):
-            await each.look()
+            await each.refresh()
         changes = []
         there.when_changed = lambda: changes.append(there.exist)
         made = await here.make(WISH)
         with pytest.raises(Unauthorized):
             there.identify(made.text)
-        await there.look()
+        await there.refresh()
         assert changes == [True]
         identity, ended = there.identify(made.text), []
         identity.watch(lambda: ended.append(True))
-        await there.look()
+        await there.refresh()
         assert changes == [True], "nothing is read that was not changed"
         await here.revoke(made.key.id)
-        await there.look()
+        await there.refresh()
         assert ended == [True]
         with pytest.raises(Unauthorized, match="was revoked"):
             there.identify(made.text)

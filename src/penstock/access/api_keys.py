@@ -109,7 +109,7 @@ class ApiKeys:
     async def start(self) -> None:
         """Read the keys, and follow changes by other servers. If the store is down, retry until it is available."""
         try:
-            await self.look()
+            await self.refresh()
         except ServerError as error:
             log.warning("the API keys cannot be read: they are refused until they can be read", reason=str(error))
         if not self.known or self._store.capabilities.is_shared:
@@ -121,7 +121,7 @@ class ApiKeys:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Read the keys if they were changed. Raises StorageFailed."""
         async with self._changing:  # keys that were read before a change of our own must not be used after it
             if not self.known or await self._store.key_revision() != self._revision:
@@ -132,7 +132,7 @@ class ApiKeys:
         while not self.known or self._store.capabilities.is_shared:
             await pause(self._clock, CHECK_EVERY_MS)
             try:
-                await self.look()
+                await self.refresh()
             except ServerError:  # the known keys stay valid; the next read logs the problem
                 pass
             except Exception:
@@ -190,7 +190,7 @@ class ApiKeys:
             self._check_shares(wish.namespaces)
             made = await make_key(self._store, wish)
             self._keys[made.key.id] = made.key
-        await self._look_again()
+        await self._refresh_after_change()
         return made
 
     def _check_shares(self, namespaces: Sequence[str]) -> None:
@@ -214,12 +214,12 @@ class ApiKeys:
             if key is not None and key.revoked_at is None:
                 self._keys[key_id] = msgspec.structs.replace(key, revoked_at=self._clock.now_ms())
             self._end(key_id)
-        await self._look_again()
+        await self._refresh_after_change()
 
-    async def _look_again(self) -> None:
+    async def _refresh_after_change(self) -> None:
         """Read the keys after a change of our own, which is stored and known. After a failure, a later check reads them."""
         with contextlib.suppress(ServerError):
-            await self.look()
+            await self.refresh()
 
 
 def _digest(text: str) -> bytes:

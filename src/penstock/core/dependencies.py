@@ -94,7 +94,7 @@ class Relay(NamedTuple):
     end: JobEnd
     spared: int  #: id of the job there that no longer needs it, however it ended; 0: none
     asked_at: int  #: wall clock, ms: when that shard last asked for the end
-    told: int  #: number of deliveries so far
+    deliveries: int  #: number of deliveries so far
 
 
 class Consequence(NamedTuple):

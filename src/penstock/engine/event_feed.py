@@ -87,7 +87,7 @@ class EventFeed:
     def publish(self, block: JournalBlock) -> None:
         """Pass on a block, whichever server has committed it."""
         if self._listeners:
-            self._tell(block)
+            self._notify(block)
 
     def publish_transient(
         self, kind: EventKind, payload: Mapping[str, object], now_ms: int, *, namespace: str | None = None, queue: str = ""
@@ -100,7 +100,7 @@ class EventFeed:
             about = {} if namespace is None else {0: (namespace, queue)}
             self.publish(JournalBlock(UNNUMBERED, now_ms, [queue_event(kind, 0, payload)], about))
 
-    def _tell(self, block: JournalBlock) -> None:
+    def _notify(self, block: JournalBlock) -> None:
         for listener in tuple(self._listeners):
             try:
                 listener(block)

@@ -348,11 +348,11 @@ class UnitOfWork:
 
     # The journal.
 
-    def tell(self, kind: EventKind, queue: Queue, note: object = None) -> None:
+    def journal_queue_event(self, kind: EventKind, queue: Queue, note: object = None) -> None:
         """Journal an event of a queue."""
         self._events.append(queue_event(kind, queue.number, note))
 
-    def tell_of(self, kind: EventKind, job: JobRecord) -> None:
+    def journal_job_event(self, kind: EventKind, job: JobRecord) -> None:
         """Journal an event of a job that is not a transition. For a kind without a note."""
         self._events.append(job_event(kind, job))
 

@@ -47,7 +47,7 @@ class RegisteredWorker(msgspec.Struct, eq=False):
     processed_jobs: int = 0
     failed_jobs: int = 0
     busy_since: int | None = None  #: steady clock: since when it has as many jobs as it can take
-    overload_told: bool = False
+    overload_reported: bool = False
 
 
 class WorkerRegistry:
@@ -105,7 +105,7 @@ class WorkerRegistry:
         )  # fmt: skip
         self._active[key] = worker
         self._count(worker, 1)
-        self._tell(EventKind.WORKER_CONNECTED, worker, name=name, queues=worker.queues)
+        self._publish(EventKind.WORKER_CONNECTED, worker, name=name, queues=worker.queues)
         self._book()
         return worker
 
@@ -128,8 +128,8 @@ class WorkerRegistry:
         self._count(worker, 1)
         worker.last_seen, worker.heard_at = self._clock.now_ms(), self._clock.steady_ms()
         if was_silent:
-            self._tell(EventKind.WORKER_CONNECTED, worker, name=worker.name, queues=worker.queues)
-        self._tell(EventKind.WORKER_HEARTBEAT, worker)
+            self._publish(EventKind.WORKER_CONNECTED, worker, name=worker.name, queues=worker.queues)
+        self._publish(EventKind.WORKER_HEARTBEAT, worker)
         if processed is not None:
             self.processed += max(0, processed - worker.processed_jobs)
             worker.processed_jobs = processed
@@ -146,7 +146,7 @@ class WorkerRegistry:
         was_active = (namespace, worker_id) in self._active
         worker = self._take((namespace, worker_id))
         if worker is not None and was_active:
-            self._tell(EventKind.WORKER_DISCONNECTED, worker)
+            self._publish(EventKind.WORKER_DISCONNECTED, worker)
         return worker is not None
 
     def serve(self, namespace: str, queue: str) -> bool:
@@ -218,7 +218,7 @@ class WorkerRegistry:
         self.failed += max(0, failed - before)
         if any(before < mark <= failed for mark in FAILURE_MARKS):
             done = worker.processed_jobs + failed
-            self._tell(
+            self._publish(
                 EventKind.WORKER_ERROR,
                 worker,
                 name=worker.name,
@@ -229,14 +229,14 @@ class WorkerRegistry:
 
     def _watch_load(self, worker: RegisteredWorker) -> None:
         if worker.active_jobs < worker.concurrency:
-            worker.busy_since, worker.overload_told = None, False
+            worker.busy_since, worker.overload_reported = None, False
             return
         if worker.busy_since is None:
             worker.busy_since = worker.heard_at
         busy_ms = worker.heard_at - worker.busy_since
-        if busy_ms >= self._overload_ms and not worker.overload_told:
-            worker.overload_told = True
-            self._tell(
+        if busy_ms >= self._overload_ms and not worker.overload_reported:
+            worker.overload_reported = True
+            self._publish(
                 EventKind.WORKER_OVERLOADED,
                 worker,
                 name=worker.name,
@@ -245,7 +245,7 @@ class WorkerRegistry:
                 overloadedSeconds=busy_ms // 1000,
             )
 
-    def _tell(self, kind: EventKind, worker: RegisteredWorker, **more: object) -> None:
+    def _publish(self, kind: EventKind, worker: RegisteredWorker, **more: object) -> None:
         payload = {"workerId": worker.id, **more}
         self._feed.publish_transient(kind, payload, self._clock.now_ms(), namespace=worker.namespace)
 
@@ -266,7 +266,7 @@ class WorkerRegistry:
             if worker.heard_at + self._timeout_ms > steady:
                 break
             self._silent[key] = self._active.pop(key)
-            self._tell(EventKind.WORKER_DISCONNECTED, worker)
+            self._publish(EventKind.WORKER_DISCONNECTED, worker)
         for key, worker in list(self._silent.items()):
             if worker.heard_at + FORGET_AFTER_TIMEOUTS * self._timeout_ms > steady:
                 break

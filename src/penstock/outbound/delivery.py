@@ -224,16 +224,16 @@ class WebhookDelivery:
                 continue
             if 200 <= status < 300:
                 self._done.successes += 1
-                self._tell(EventKind.WEBHOOK_FIRED, request, statusCode=status)
+                self._publish(EventKind.WEBHOOK_FIRED, request, statusCode=status)
                 return
             error = f"HTTP {status}"
         self._done.failures += 1
-        self._tell(EventKind.WEBHOOK_FAILED, request, error=error)
+        self._publish(EventKind.WEBHOOK_FAILED, request, error=error)
         log.warning(
             "a webhook was not delivered", webhook=ids.to_uuid(self.webhook.id), event_name=request.event, error=error
         )
 
-    def _tell(self, kind: EventKind, request: WebhookRequest, **more: object) -> None:
+    def _publish(self, kind: EventKind, request: WebhookRequest, **more: object) -> None:
         now_ms = self._done.last_triggered = self._engine.clock.now_ms()
         payload = {"id": ids.to_uuid(self.webhook.id), "event": request.event, **more}
         self._engine.feed.publish_transient(kind, payload, now_ms, namespace=self.webhook.namespace)

@@ -96,7 +96,7 @@ class BulkParts:
         engine = parts.engine
         self.endpoints = BulkEndpoints(parts.config, engine)
         self.groups, self.stages = ConsumerGroups(engine), StagedWrites(engine)
-        parts.metrics.add_seen(GroupMetrics(self.groups, engine.clock))
+        parts.metrics.add_updated(GroupMetrics(self.groups, engine.clock))
         self.groups.start()
         self.stages.start()
 

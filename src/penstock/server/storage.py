@@ -88,7 +88,7 @@ async def agree(shards: list[Store]) -> None:
         if not missing:
             break
         for shard in missing:  # another server that starts may be about to write it
-            await shard.layout_look()
+            await shard.layout_refresh()
     else:
         raise StoreIncompatible(
             f"Store {missing[0].shard} (counting from 0) is empty, but the others say that it is one of {needed} shards. Give "

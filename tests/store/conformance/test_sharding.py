@@ -51,7 +51,7 @@ async def test_an_end_is_told_again_at_a_moment_of_its_own(bench: Workbench) -> 
         assert await tx.relay_asked([1], 1) == {1: 1}
     assert await due(bench) == []
     await bench.clock.advance(50)
-    assert [each.told for each in await due(bench)] == [1]
+    assert [each.deliveries for each in await due(bench)] == [1]
 
 
 async def test_what_was_asked_for_may_be_kept_when_an_end_was_told(bench: Workbench) -> None:
@@ -64,7 +64,7 @@ async def test_what_was_asked_for_may_be_kept_when_an_end_was_told(bench: Workbe
         await tx.relay_done([failed], keep=True)
         assert await tx.relay_asked([1, 2], 1) == {2: None}
         await tx.relay_end([(FAILED._replace(serial=9, state=Need.DONE, error=None, result=b"1"), 0)])
-    assert [(each.end.state, each.end.result, each.told) for each in await due(bench)] == [(Need.DONE, b"1", 0)]
+    assert [(each.end.state, each.end.result, each.deliveries) for each in await due(bench)] == [(Need.DONE, b"1", 0)]
 
 
 async def test_what_was_replaced_or_asked_for_again_is_not_forgotten(bench: Workbench) -> None:

@@ -162,31 +162,34 @@ def watched(local: ManualClock) -> tuple[ShardClock, Steps]:
 async def test_a_step_is_told_from_a_slow_answer_and_from_a_clock_that_runs_a_little_fast() -> None:
     local = ManualClock(1_000_000)
     clock, steps = watched(local)
-    assert clock.told(Reading(5_000_000, 0, 1), 1_000_000) == (5_000_000, 5_000_000)
+    assert clock.record_reading(Reading(5_000_000, 0, 1), 1_000_000) == (5_000_000, 5_000_000)
     await local.advance(10_000)
     # It took ten seconds to answer, and may have looked at its clock at any moment of these.
-    assert clock.told(Reading(5_000_000, 0, 1), 1_000_000) == (5_000_000, 5_000_000)
-    assert clock.told(Reading(5_010_000, 0, 1), 1_010_000) == (5_010_000, 5_010_000)
+    assert clock.record_reading(Reading(5_000_000, 0, 1), 1_000_000) == (5_000_000, 5_000_000)
+    assert clock.record_reading(Reading(5_010_000, 0, 1), 1_010_000) == (5_010_000, 5_010_000)
     for _ in range(100):
         await local.advance(1_000)
-        assert clock.told(Reading(clock.steady_ms() + STEP_MS // 2, 0, 1), local.steady_ms())
+        assert clock.record_reading(Reading(clock.steady_ms() + STEP_MS // 2, 0, 1), local.steady_ms())
     assert steps == []
     before = clock.steady_ms()
-    assert clock.told(Reading(before + HOUR_MS, 0, 1), local.steady_ms()) == (before + HOUR_MS, before)
+    assert clock.record_reading(Reading(before + HOUR_MS, 0, 1), local.steady_ms()) == (before + HOUR_MS, before)
     assert steps == [(-HOUR_MS, 1)]
     assert (clock.now_ms(), clock.steady_ms()) == (before + HOUR_MS, before)
     # Another server may have been first: its correction counts.
-    assert clock.told(Reading(before + HOUR_MS, -HOUR_MS - 3, 2), local.steady_ms()) == (before + HOUR_MS, before - 3)
-    assert clock.told(Reading(before - 3, 0, 2), local.steady_ms()) == (before - 3, before - 3)
+    assert clock.record_reading(Reading(before + HOUR_MS, -HOUR_MS - 3, 2), local.steady_ms()) == (
+        before + HOUR_MS,
+        before - 3,
+    )
+    assert clock.record_reading(Reading(before - 3, 0, 2), local.steady_ms()) == (before - 3, before - 3)
     assert steps == [(-HOUR_MS, 1)]
 
 
 async def test_small_steps_are_not_hidden_by_long_silence() -> None:
     local = ManualClock(1_000_000)
     clock, steps = watched(local)
-    clock.told(Reading(5_000_000, 0, 0), 1_000_000)
+    clock.record_reading(Reading(5_000_000, 0, 0), 1_000_000)
     await local.advance(HOUR_MS)
-    clock.told(Reading(5_000_000 + HOUR_MS + HOUR_MS // 500, 0, 0), local.steady_ms())
+    clock.record_reading(Reading(5_000_000 + HOUR_MS + HOUR_MS // 500, 0, 0), local.steady_ms())
     assert len(steps) == 1
     assert UNSEEN_MS > STEP_MS
 
@@ -194,20 +197,20 @@ async def test_small_steps_are_not_hidden_by_long_silence() -> None:
 async def test_a_clock_that_is_set_again_is_noticed_by_a_server_that_does_not_know_the_correction_yet() -> None:
     local = ManualClock(1_000_000)
     clock, steps = watched(local)
-    clock.told(Reading(5_000_000, 0, 0), 1_000_000)
+    clock.record_reading(Reading(5_000_000, 0, 0), 1_000_000)
     await local.advance(1_000)
     # Another server has corrected the first step (term 1). Then the clock was set again, and this server looks first.
-    told = clock.told(Reading(5_001_000 + 3 * HOUR_MS, -HOUR_MS, 1), local.steady_ms())
+    told = clock.record_reading(Reading(5_001_000 + 3 * HOUR_MS, -HOUR_MS, 1), local.steady_ms())
     assert told == (5_001_000 + 3 * HOUR_MS, 5_001_000)
     assert steps == [(-3 * HOUR_MS, 1)]
-    assert clock.told(Reading(5_001_000 + 3 * HOUR_MS, -3 * HOUR_MS, 2), local.steady_ms())[1] == 5_001_000
+    assert clock.record_reading(Reading(5_001_000 + 3 * HOUR_MS, -3 * HOUR_MS, 2), local.steady_ms())[1] == 5_001_000
     # What was read before that correction, and comes late, changes nothing.
-    assert clock.told(Reading(5_001_000 + 3 * HOUR_MS, -HOUR_MS, 1), local.steady_ms())[1] == 5_001_000
+    assert clock.record_reading(Reading(5_001_000 + 3 * HOUR_MS, -HOUR_MS, 1), local.steady_ms())[1] == 5_001_000
     assert clock.steady_ms() == 5_001_000
     assert len(steps) == 1
     # One that was away for as long as it takes to be counted out goes by what the others have agreed on.
     await local.advance(UNSEEN_MS + 1)
-    assert clock.told(Reading(5_002_000, 0, 3), local.steady_ms())[1] == 5_002_000
+    assert clock.record_reading(Reading(5_002_000, 0, 3), local.steady_ms())[1] == 5_002_000
 
 
 @pytest.mark.parametrize("step_ms", [-HOUR_MS, HOUR_MS])

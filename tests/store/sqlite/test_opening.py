@@ -286,10 +286,12 @@ async def test_another_program_may_read_the_file_meanwhile(tmp_path: Path, clock
         store = await SqliteStore.open(tmp_path, clock, ballast_bytes=0)
         index = tmp_path / f"{FILE_NAME}-shm"
         inode = index.stat().st_ino
-        looking = (
+        track_commits = (
             "import sys, fcntl, struct; f = open(sys.argv[1], 'r+b'); fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 128)"
         )
-        looked = subprocess.run([sys.executable, "-c", looking, str(index)], capture_output=True, check=False, text=True)
+        looked = subprocess.run(
+            [sys.executable, "-c", track_commits, str(index)], capture_output=True, check=False, text=True
+        )
         assert "BlockingIOError" in looked.stderr, looked.stderr
         assert index.stat().st_ino == inode
         await store.close()
@@ -422,8 +424,10 @@ async def test_a_log_that_another_program_moved_into_the_file_is_told_from_one_t
     if lost:
         (killed / f"{FILE_NAME}-wal").unlink()
     else:
-        looking = "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); db.execute('select 1 from jobs'); db.close()"
-        subprocess.run([sys.executable, "-c", looking, str(killed / FILE_NAME)], check=True)
+        track_commits = (
+            "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); db.execute('select 1 from jobs'); db.close()"
+        )
+        subprocess.run([sys.executable, "-c", track_commits, str(killed / FILE_NAME)], check=True)
         assert not (killed / f"{FILE_NAME}-wal").exists()
     if lost or not always:  # without a sync for each answer, more may have been answered than the mark knows
         with pytest.raises(StoreIncompatible, match="without its log"):

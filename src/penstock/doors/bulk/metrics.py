@@ -30,7 +30,7 @@ class GroupMetrics:
         self._standings: list[GroupStatus] = []
         self._checked_at: int | None = None
 
-    async def look(self) -> None:
+    async def update(self) -> None:
         """Update the figures of all groups. If this fails, no group has metrics."""
         now = self._clock.steady_ms()
         if self._checked_at is not None and now - self._checked_at < CHECK_MS:

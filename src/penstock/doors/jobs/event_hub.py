@@ -70,13 +70,13 @@ class EventReader:
         self.missed = 0  #: events that were dropped because it had no room
         self.greeted = False  #: whether it was notified, or will be, that the server has started
 
-    def concerns(self, told: OutgoingEvent) -> bool:
+    def concerns(self, outgoing: OutgoingEvent) -> bool:
         """Return whether an event is in the namespace and queue of this reader, or about the server and visible to it."""
-        if told.namespace is None:
-            return self.everywhere or told.kind in _FOR_EVERYBODY
-        if told.namespace != self.namespace:
+        if outgoing.namespace is None:
+            return self.everywhere or outgoing.kind in _FOR_EVERYBODY
+        if outgoing.namespace != self.namespace:
             return False
-        return not self.queue or not told.queue or told.queue == self.queue
+        return not self.queue or not outgoing.queue or outgoing.queue == self.queue
 
 
 class EventHub:
@@ -115,8 +115,8 @@ class EventHub:
         elif not self._readers and self._end is not None:
             self._end()
             self._end = None
-        for tell in self.on_wish:
-            tell()
+        for listener in self.on_wish:
+            listener()
 
     def _remove(self, kind: int, reader: EventReader) -> None:
         self._wanted[kind] -= 1
@@ -144,10 +144,10 @@ class EventHub:
         if self._started is not None and self._clock.steady_ms() < self._started_until:
             self._pass_on(self._started, (reader,))
 
-    async def data_of(self, store: Store | ShardedStore, told: OutgoingEvent) -> bytes | None:
+    async def data_of(self, store: Store | ShardedStore, outgoing: OutgoingEvent) -> bytes | None:
         """Return the result of a completed job, or the payload of a failed one, as JSON; None if it is gone or too large."""
-        found = await data_of(store, told.kind, told.namespace or "", told.job)
-        return self._feed.removed.get(told.job) if found is None and told.kind is EventKind.JOB_COMPLETED else found
+        found = await data_of(store, outgoing.kind, outgoing.namespace or "", outgoing.job)
+        return self._feed.removed.get(outgoing.job) if found is None and outgoing.kind is EventKind.JOB_COMPLETED else found
 
     def wanted(self, kind: EventKind) -> int:
         """Return how many readers want a kind. Check this before computing something for events of that kind."""
@@ -235,8 +235,8 @@ class EventHub:
             return tuple(namespaces.get(namespace, ()))
         return tuple(reader for each in namespaces.values() for reader in each)  # the event itself has its namespace
 
-    def _pass_on(self, told: OutgoingEvent, readers: tuple[EventReader, ...]) -> None:
+    def _pass_on(self, outgoing: OutgoingEvent, readers: tuple[EventReader, ...]) -> None:
         for reader in readers:
-            if reader.concerns(told) and not reader.take(told.form(reader.render), told):
+            if reader.concerns(outgoing) and not reader.take(outgoing.form(reader.render), outgoing):
                 reader.missed += 1
                 self.missed += 1

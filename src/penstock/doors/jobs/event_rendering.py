@@ -192,57 +192,59 @@ def _before(last: Sequence[Any] | None, event: Sequence[Any]) -> str:
     return "failed" if failed else "completed"
 
 
-def _wait_ms(told: OutgoingEvent) -> int:
-    run_at: int = told.field("run_at")
-    return max(0, run_at - told.at)
+def _wait_ms(outgoing: OutgoingEvent) -> int:
+    run_at: int = outgoing.field("run_at")
+    return max(0, run_at - outgoing.at)
 
 
-def _cleaned(told: OutgoingEvent) -> Mapping[str, Any]:
-    note = told.field("cleaned")
+def _cleaned(outgoing: OutgoingEvent) -> Mapping[str, Any]:
+    note = outgoing.field("cleaned")
     return note if isinstance(note, dict) else {"states": [], "count": note}  # early versions kept the count only
 
 
 _VALUES: Final[dict[str, Callable[[OutgoingEvent], Any]]] = {
-    "queue": lambda told: told.queue,
-    "jobId": lambda told: told.job_id,
-    "error": lambda told: told.field("error"),
-    "progress": lambda told: told.field("progress"),
+    "queue": lambda outgoing: outgoing.queue,
+    "jobId": lambda outgoing: outgoing.job_id,
+    "error": lambda outgoing: outgoing.field("error"),
+    "progress": lambda outgoing: outgoing.field("progress"),
     "delay": _wait_ms,
     "newDelay": _wait_ms,
-    "newPriority": lambda told: told.field("priority"),
-    "ttl": lambda told: told.field("expires_at") - told.field("created_at"),
-    "age": lambda told: told.at - told.field("created_at"),
-    "count": lambda told: _cleaned(told)["count"] if told.kind is Kind.QUEUE_CLEANED else told.field("count"),
-    "state": lambda told: ",".join(STATE_NAMES[state] for state in _cleaned(told)["states"]),
-    "reason": lambda told: told.field("reason"),
-    "max": lambda told: told.field("max"),
-    "concurrency": lambda told: told.field("concurrency"),
-    "config": lambda told: told.field("config"),
+    "newPriority": lambda outgoing: outgoing.field("priority"),
+    "ttl": lambda outgoing: outgoing.field("expires_at") - outgoing.field("created_at"),
+    "age": lambda outgoing: outgoing.at - outgoing.field("created_at"),
+    "count": lambda outgoing: (
+        _cleaned(outgoing)["count"] if outgoing.kind is Kind.QUEUE_CLEANED else outgoing.field("count")
+    ),
+    "state": lambda outgoing: ",".join(STATE_NAMES[state] for state in _cleaned(outgoing)["states"]),
+    "reason": lambda outgoing: outgoing.field("reason"),
+    "max": lambda outgoing: outgoing.field("max"),
+    "concurrency": lambda outgoing: outgoing.field("concurrency"),
+    "config": lambda outgoing: outgoing.field("config"),
 }
 
 
-def pubsub(told: OutgoingEvent) -> str:
+def pubsub(outgoing: OutgoingEvent) -> str:
     """Render for clients that subscribed by name: ``{event, ts, data}``."""
-    return _encode({"event": told.kind.wire_name, "ts": told.at, "data": told.payload()}).decode()
+    return _encode({"event": outgoing.kind.wire_name, "ts": outgoing.at, "data": outgoing.payload()}).decode()
 
 
-def legacy_fields(told: OutgoingEvent) -> dict[str, Any]:
+def legacy_fields(outgoing: OutgoingEvent) -> dict[str, Any]:
     """Return the older form: ``{eventType, queue, jobId, timestamp, ...}``."""
-    shown: dict[str, Any] = {"eventType": LEGACY[told.kind], "queue": told.queue}
-    if told.kind.name.startswith("JOB_"):
-        shown["jobId"] = told.job_id
-    shown["timestamp"] = told.at
-    for name in PAYLOADS.get(told.kind, ()):
+    shown: dict[str, Any] = {"eventType": LEGACY[outgoing.kind], "queue": outgoing.queue}
+    if outgoing.kind.name.startswith("JOB_"):
+        shown["jobId"] = outgoing.job_id
+    shown["timestamp"] = outgoing.at
+    for name in PAYLOADS.get(outgoing.kind, ()):
         if name not in _JOB:
-            shown[name] = _VALUES[name](told)
-    if told.prev:
-        shown["prev"] = told.prev
+            shown[name] = _VALUES[name](outgoing)
+    if outgoing.prev:
+        shown["prev"] = outgoing.prev
     return shown
 
 
-def legacy(told: OutgoingEvent) -> str:
+def legacy(outgoing: OutgoingEvent) -> str:
     """Render in the older form."""
-    return _encode(legacy_fields(told)).decode()
+    return _encode(legacy_fields(outgoing)).decode()
 
 
 #: Events whose older form has more than the journal keeps: the result, or the payload.
@@ -252,34 +254,34 @@ WITH_DATA: Final = frozenset({Kind.JOB_COMPLETED, Kind.JOB_FAILED})
 class Unfinished(str):
     """An event in the older form. ``data`` is added when the event is sent, and is not read before that."""
 
-    __slots__ = ("told",)
+    __slots__ = ("outgoing",)
 
-    told: OutgoingEvent
+    outgoing: OutgoingEvent
 
     def finish(self, data: bytes | None) -> str:
         """Return the whole message, with the given JSON as ``data``, or without ``data`` for None."""
         return str(self) if data is None else f'{self[:-1]},"data":{data.decode()}}}'
 
 
-def legacy_socket(told: OutgoingEvent) -> str:
+def legacy_socket(outgoing: OutgoingEvent) -> str:
     """Render in the older form, for readers that may also get results and payloads."""
-    text: str = told.form(legacy)
-    if told.kind not in WITH_DATA:
+    text: str = outgoing.form(legacy)
+    if outgoing.kind not in WITH_DATA:
         return text
     unfinished = Unfinished(text)
-    unfinished.told = told
+    unfinished.outgoing = outgoing
     return unfinished
 
 
-def stream_legacy(told: OutgoingEvent) -> bytes:
+def stream_legacy(outgoing: OutgoingEvent) -> bytes:
     """Render for an event stream, unnamed, in the older form."""
-    return f"{_id(told)}data: {told.form(legacy)}\n\n".encode()
+    return f"{_id(outgoing)}data: {outgoing.form(legacy)}\n\n".encode()
 
 
-def stream_typed(told: OutgoingEvent) -> bytes:
+def stream_typed(outgoing: OutgoingEvent) -> bytes:
     """Render for an event stream, named, with the payload and its time."""
-    data = _encode({**told.payload(), "timestamp": told.at}).decode()
-    return f"{_id(told)}event: {told.kind.wire_name}\ndata: {data}\n\n".encode()
+    data = _encode({**outgoing.payload(), "timestamp": outgoing.at}).decode()
+    return f"{_id(outgoing)}event: {outgoing.kind.wire_name}\ndata: {data}\n\n".encode()
 
 
 @lru_cache(maxsize=16)
@@ -292,9 +294,9 @@ def stream_form(*, typed: bool, marks: str) -> Callable[[OutgoingEvent], bytes]:
     if not marks:
         return render
 
-    def marked(told: OutgoingEvent) -> bytes:
-        place = _id(told)
-        plain: bytes = told.form(render)
+    def marked(outgoing: OutgoingEvent) -> bytes:
+        place = _id(outgoing)
+        plain: bytes = outgoing.form(render)
         return f"{place[:-1]}@{marks}\n".encode() + plain[len(place) :] if place else plain
 
     return marked
@@ -315,11 +317,11 @@ def stream_gap(last: int, first: int, shard: int | None, *, replaced: bool = Fal
     return f"event: {GAP}\ndata: {data}\n\n".encode()
 
 
-def _id(told: OutgoingEvent) -> str:
-    return f"id: {place}\n" if (place := told.place) else ""
+def _id(outgoing: OutgoingEvent) -> str:
+    return f"id: {place}\n" if (place := outgoing.place) else ""
 
 
-def told_of(block: JournalBlock, kinds: Iterable[Kind], after: int = 0) -> Iterator[OutgoingEvent]:
+def outgoing_events(block: JournalBlock, kinds: Iterable[Kind], after: int = 0) -> Iterator[OutgoingEvent]:
     """Iterate over the events of a block that have certain kinds, and come after a number of the journal."""
     for index, event in enumerate(block.events):
         if event[0] in kinds and block.seq + index > after:

@@ -104,7 +104,7 @@ class Monitors:
         self._changed: dict[tuple[str, str], None] = {}  #: queues whose counts may have changed since they were last sent
         self._counts_alarm: Alarm | None = None
         self._counts_pause_ms = COUNTS_EVERY_MS
-        self._told: dict[tuple[str, str], Mapping[str, int]] = {}  #: the counts that were sent last
+        self._sent_counts: dict[tuple[str, str], Mapping[str, int]] = {}  #: the counts that were sent last
         self._touched: dict[
             tuple[str, str], int
         ] = {}  #: when something last happened in a queue (steady ms), longest ago first
@@ -127,11 +127,11 @@ class Monitors:
         for pulse in self._pulses:
             pulse.tend()
         if not self.hub.wanted(Kind.QUEUE_COUNTS):
-            self._told.clear()
+            self._sent_counts.clear()
         if not self.hub.wanted(Kind.QUEUE_IDLE):
             self._touched.clear()
 
-    def _tell(self, kind: Kind, payload: Mapping[str, object], queue: Queue | None = None) -> None:
+    def _publish(self, kind: Kind, payload: Mapping[str, object], queue: Queue | None = None) -> None:
         namespace, name = (None, "") if queue is None else queue.key
         self.engine.feed.publish_transient(kind, payload, self.engine.clock.now_ms(), namespace=namespace, queue=name)
 
@@ -148,14 +148,14 @@ class Monitors:
                 _note(self._changed, key, None)
             if self._counts_alarm is None:
                 clock = self.engine.clock
-                self._counts_alarm = clock.call_at(clock.steady_ms() + self._counts_pause_ms, self._tell_counts)
+                self._counts_alarm = clock.call_at(clock.steady_ms() + self._counts_pause_ms, self._publish_counts)
         if self._thresholds.idle_ms and self.hub.wanted(Kind.QUEUE_IDLE):
             steady = self.engine.clock.steady_ms()
             for key in block.queues.values():
                 self._touched.pop(key, None)
                 _note(self._touched, key, steady)
 
-    def _tell_counts(self) -> None:
+    def _publish_counts(self) -> None:
         self._counts_alarm = None
         changed, self._changed = self._changed, {}
         messages = len(changed) * self.hub.wanted(Kind.QUEUE_COUNTS)
@@ -163,7 +163,7 @@ class Monitors:
         for key in changed:
             queue = self._queue(key)
             if queue is None:
-                self._told.pop(key, None)
+                self._sent_counts.pop(key, None)
                 self._above.pop(key, None)
                 continue
             counts = self.engine.store.counts(queue)
@@ -175,12 +175,12 @@ class Monitors:
                     "failed": counts.dead,
                     "delayed": counts.delayed,
                 }
-                if self._told.get(key) != shown:
-                    _note(self._told, key, shown)
-                    self._tell(Kind.QUEUE_COUNTS, {"queue": queue.key.name, **shown}, queue)
+                if self._sent_counts.get(key) != shown:
+                    _note(self._sent_counts, key, shown)
+                    self._publish(Kind.QUEUE_COUNTS, {"queue": queue.key.name, **shown}, queue)
             limit, size = self._thresholds.queue_size, counts.waiting + counts.delayed
             if limit and self._note_threshold(key, passed=size > limit):
-                self._tell(Kind.QUEUE_THRESHOLD, {"queue": queue.key.name, "size": size, "threshold": limit}, queue)
+                self._publish(Kind.QUEUE_THRESHOLD, {"queue": queue.key.name, "size": size, "threshold": limit}, queue)
 
     def _look_for_idle(self) -> None:
         steady = self.engine.clock.steady_ms()
@@ -196,7 +196,7 @@ class Monitors:
                 counts = self.engine.store.counts(queue)
                 if not counts.waiting and not counts.active and not counts.delayed:
                     seconds = (steady - at) // 1000
-                    self._tell(Kind.QUEUE_IDLE, {"queue": queue.key.name, "idleSeconds": seconds}, queue)
+                    self._publish(Kind.QUEUE_IDLE, {"queue": queue.key.name, "idleSeconds": seconds}, queue)
 
     def _queue(self, key: tuple[str, str]) -> Queue | None:
         """Return a queue, unless it was removed meanwhile."""
@@ -225,7 +225,7 @@ class Monitors:
             "workers": self._workers.active,
             "cronJobs": self._crons(),
         }
-        self._tell(Kind.STATS_SNAPSHOT, payload)
+        self._publish(Kind.STATS_SNAPSHOT, payload)
 
     def _health(self) -> None:
         memory = read_memory()
@@ -235,11 +235,11 @@ class Monitors:
             "memory": {"rss": memory.rss, "heapUsed": memory.heap_used},
             "connections": msgspec.to_builtins(self._connections()),
         }
-        self._tell(Kind.HEALTH_STATUS, payload)
+        self._publish(Kind.HEALTH_STATUS, payload)
 
     def _storage(self) -> None:
         collections = msgspec.to_builtins(collections_of(self.engine))
-        self._tell(Kind.STORAGE_STATUS, {"collections": collections, "diskFull": self.engine.store.status().full})
+        self._publish(Kind.STORAGE_STATUS, {"collections": collections, "diskFull": self.engine.store.status().full})
 
     # Warnings: once when a threshold is passed, and again only after it was no longer passed.
 
@@ -249,12 +249,12 @@ class Monitors:
             memory = read_memory()
             if self._note_threshold("memory", passed=memory.heap_used > limit):
                 payload = {"heapUsedMB": memory.heap_used, "thresholdMB": limit, "rssMB": memory.rss}
-                self._tell(Kind.SERVER_MEMORY_WARNING, payload)
+                self._publish(Kind.SERVER_MEMORY_WARNING, payload)
         limit = self._thresholds.storage_mb
         if limit:
             size = self.engine.store.size_bytes() // limits.MEBIBYTE
             if self._note_threshold("storage", passed=size > limit):
-                self._tell(Kind.STORAGE_SIZE_WARNING, {"sizeMB": size, "thresholdMB": limit})
+                self._publish(Kind.STORAGE_SIZE_WARNING, {"sizeMB": size, "thresholdMB": limit})
 
     def _note_threshold(self, what: str | tuple[str, str], *, passed: bool) -> bool:
         """Record whether a threshold is passed. Return whether that is new, so that a warning is due."""

@@ -72,28 +72,28 @@ class EventConnection(Protocol):
 class UnfinishedFrame(bytes):
     """A frame to which the result or payload of its job is added when it is sent. It is not read before that."""
 
-    told: OutgoingEvent
+    outgoing: OutgoingEvent
 
     def finish(self, data: bytes | None) -> bytes:
         """Return the whole frame, with the given JSON, or without it for None."""
-        return bytes(self) if data is None else _frame(self.told, {"data": _decode(data)})
+        return bytes(self) if data is None else _frame(self.outgoing, {"data": _decode(data)})
 
 
-def _frame(told: OutgoingEvent, more: dict[str, Any]) -> bytes:
+def _frame(outgoing: OutgoingEvent, more: dict[str, Any]) -> bytes:
     # Clients drop an event without a job id, and take one with an empty job id for an event of the queue.
-    fields = {"jobId": ""} | event_rendering.legacy_fields(told) | more
-    if told.kind is EventKind.JOB_REMOVED and told.field("finished_at") is None:
+    fields = {"jobId": ""} | event_rendering.legacy_fields(outgoing) | more
+    if outgoing.kind is EventKind.JOB_REMOVED and outgoing.field("finished_at") is None:
         fields["prev"] = "waiting"
     return tcp_frames.encode({"type": "event", "event": fields})
 
 
-def framed(told: OutgoingEvent) -> bytes:
+def framed(outgoing: OutgoingEvent) -> bytes:
     """Render an event as a frame."""
-    frame = _frame(told, {})
-    if told.kind not in event_rendering.WITH_DATA:
+    frame = _frame(outgoing, {})
+    if outgoing.kind not in event_rendering.WITH_DATA:
         return frame
     unfinished = UnfinishedFrame(frame)
-    unfinished.told = told
+    unfinished.outgoing = outgoing
     return unfinished
 
 
@@ -169,7 +169,7 @@ class QueueEvents:
         for frame in batch:
             whole = frame
             if type(frame) is UnfinishedFrame:
-                whole = frame.finish(await self._hub.data_of(self._store, frame.told))
+                whole = frame.finish(await self._hub.data_of(self._store, frame.outgoing))
             await self._link.write_event(whole)
             self._outbox.moved()
 

@@ -214,8 +214,8 @@ class EventStream:
         self._door.hub.want(self._reader, self._kinds)
         await self._replay()
         held, self._held = self._held, None
-        for message, told in held:
-            self._take(message, told)
+        for message, outgoing in held:
+            self._take(message, outgoing)
 
     async def _is_replaced(self, shard: int, journal: Store) -> bool:
         """Return whether the client's number is of another journal: of another store, or from before a restore."""
@@ -253,9 +253,9 @@ class EventStream:
         assert self._last is not None
         piece = TimeSlice(self._clock)
         for read in page.blocks:
-            for told in event_rendering.told_of(self._placed(read, shard), self._kinds, self._last[shard]):
-                if self._reader.concerns(told):
-                    found.append(self._reader.render(told))
+            for outgoing in event_rendering.outgoing_events(self._placed(read, shard), self._kinds, self._last[shard]):
+                if self._reader.concerns(outgoing):
+                    found.append(self._reader.render(outgoing))
                 await piece.rest()
         self._last[shard] = max(self._last[shard], page.following - 1)
 
@@ -278,14 +278,14 @@ class EventStream:
         numbered = shard if len(self._last) > 1 else None
         return [event_rendering.stream_gap(last, first, numbered, replaced=replaced)] if last else []
 
-    def _take(self, message: bytes, told: OutgoingEvent) -> bool:
-        if told.seq and self._last is not None and told.seq <= self._last[told.shard]:
+    def _take(self, message: bytes, outgoing: OutgoingEvent) -> bool:
+        if outgoing.seq and self._last is not None and outgoing.seq <= self._last[outgoing.shard]:
             return True  # it was already read from the journal
         if self._held is not None:
             self._held_bytes += len(message)
             room = self._held_bytes <= limits.reader_buffer_bytes_max and len(self._held) < limits.reader_buffer_messages_max
             if room:
-                self._held.append((message, told))
+                self._held.append((message, outgoing))
                 return True
         elif self._outbox.put(message):
             return True

@@ -326,7 +326,7 @@ class Socket(WebSocket):
 
     # Sending.
 
-    def _take(self, message: str, _told: OutgoingEvent) -> bool:
+    def _take(self, message: str, _outgoing: OutgoingEvent) -> bool:
         return self.outbox.put(message)
 
     def complain(self, error: str) -> None:
@@ -340,7 +340,7 @@ class Socket(WebSocket):
         """Add to an event the data that must be read for it."""
         if type(message) is not event_rendering.Unfinished:
             return message
-        return message.finish(await self._door.hub.data_of(self._door.store, message.told))
+        return message.finish(await self._door.hub.data_of(self._door.store, message.outgoing))
 
 
 def _req_id(message: TextMessage) -> dict[str, Any]:

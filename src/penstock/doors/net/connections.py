@@ -54,7 +54,7 @@ class Connection:
         self.acked = 0  #: bytes that the client has acknowledged
         self.closing = False  #: whether the end of its input was simulated, so that the HTTP server closes it
 
-    def look(self, now: int) -> bool:
+    def update(self, now: int) -> bool:
         """Read how many bytes were received and acknowledged. Return False if the connection is closed."""
         try:
             if os.fstat(self.number).st_ino != self.inode:
@@ -147,7 +147,7 @@ class ConnectionTable:
         """Return a connection by its ends. Scan the descriptors again if it is not known yet."""
         for _ in range(2):  # a scan in progress may have passed its descriptor already
             found = self._by_ends.get(ends)
-            if found is not None and found.look(self.clock.steady_ms()):
+            if found is not None and found.update(self.clock.steady_ms()):
                 return found
             await self.scan()
         return self._by_ends.get(ends)
@@ -191,7 +191,7 @@ class ConnectionTable:
             return None
         entry = self._known.get(number)
         if isinstance(entry, Connection):
-            if entry.inode == status.st_ino and entry.look(now):
+            if entry.inode == status.st_ino and entry.update(now):
                 return entry
         elif entry == status.st_ino:
             return entry
@@ -211,7 +211,7 @@ class ConnectionTable:
                 connection = Connection(number, inode, link, now)
             except OSError:
                 return inode
-        return connection if connection.ends and connection.look(now) else inode
+        return connection if connection.ends and connection.update(now) else inode
 
 
 def _descriptors() -> list[int]:

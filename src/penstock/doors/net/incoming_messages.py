@@ -41,10 +41,10 @@ class Arrival:
         self._bytes_before = 0
         self._since = 0
 
-    def look(self, now: int) -> bool:
+    def update(self, now: int) -> bool:
         """Update how many bytes have been read. Return False if the connection is closed."""
         connection = self.connection
-        if not connection.look(now):
+        if not connection.update(now):
             return False
         try:
             (waiting,) = _COUNT.unpack(fcntl.ioctl(connection.number, termios.FIONREAD, bytes(_COUNT.size)))
@@ -82,7 +82,7 @@ class ArrivingMessages:
             return None
         arrival = Arrival(connection, limit, too_large)
         connection.shrink_input(limits.websocket_window_bytes)
-        arrival.look(self._clock.steady_ms())
+        arrival.update(self._clock.steady_ms())
         self._open.add(arrival)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._watch(), name="penstock-arriving")
@@ -98,7 +98,7 @@ class ArrivingMessages:
                 await pause(self._clock, max(limits.message_look_ms, len(self._open) * limits.message_look_ms // 50))
                 now = self._clock.steady_ms()
                 for arrival in list(self._open):
-                    if not arrival.look(now):
+                    if not arrival.update(now):
                         self._open.discard(arrival)
                     elif arrival.is_too_large(now):
                         self._cut(arrival)

@@ -31,7 +31,7 @@ class WatchedConnection(Protocol):
     acked: int  #: bytes that the client has acknowledged
     received: int  #: bytes received from the client
 
-    def look(self, now: int) -> bool:
+    def update(self, now: int) -> bool:
         """Read the counters. Return False if the connection is closed."""
 
 
@@ -120,7 +120,7 @@ class UnreadAnswers:
     def _add(self, ends: str, client: str, *, is_http2: bool) -> _Reader:
         known, now = self._table.find(ends), self._clock.steady_ms()
         if known is not None and is_http2:  # the last scan may be some time ago
-            known.look(now)
+            known.update(now)
         before = (0, 0) if known is None else (known.acked, known.received)
         reader = self._by_ends[ends] = _Reader(ends, client, before, now, is_http2=is_http2)
         if is_http2:
@@ -217,7 +217,7 @@ class UnreadAnswers:
     def _check_reader(self, reader: _Reader) -> None:
         now = self._clock.steady_ms()
         known = self._table.find(reader.ends)
-        if known is None or not known.look(now):  # the connection is closed
+        if known is None or not known.update(now):  # the connection is closed
             self._forget(reader)
             return
         crowded = self.unread > limits.answers_bytes_max // 2

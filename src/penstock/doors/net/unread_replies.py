@@ -60,7 +60,7 @@ class ReplyConnection:
         self.acked = 0  #: how many of these bytes have left the buffer
         self.received = 0  #: always 0: a frame that is only announced gets no reply
 
-    def look(self, _now: int) -> bool:
+    def update(self, _now: int) -> bool:
         """Update how much was taken. Return False if the connection is closed."""
         if self.transport.is_closing() and not self.transport.get_write_buffer_size():
             return False

@@ -29,10 +29,10 @@ QUEUES_MAX: Final = 1_000
 __all__ = ["CONTENT_TYPE", "CONTENT_TYPE_LATEST", "Metrics"]
 
 
-class Looker(Protocol):
+class UpdatedSource(Protocol):
     """A source of metrics that must be updated before each scrape."""
 
-    async def look(self) -> None:
+    async def update(self) -> None:
         """Update the figures."""
 
     def collect(self) -> Iterator[Metric]:
@@ -47,7 +47,7 @@ class Metrics:
         self._workers = workers
         self._hub = hub
         self._uptime = uptime
-        self._lookers: list[Looker] = []
+        self._updated: list[UpdatedSource] = []
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -56,15 +56,15 @@ class Metrics:
         for each in more:
             self._registry.register(each)
 
-    def add_seen(self, more: Looker) -> None:
+    def add_updated(self, more: UpdatedSource) -> None:
         """Add a source of metrics that is updated before each scrape."""
         self.add(more)
-        self._lookers.append(more)
+        self._updated.append(more)
 
     async def render(self) -> bytes:
         """Return the text for Prometheus."""
-        for looker in self._lookers:
-            await looker.look()
+        for source in self._updated:
+            await source.update()
         return generate_latest(self._registry)
 
     def describe(self) -> list[Metric]:

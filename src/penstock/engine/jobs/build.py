@@ -22,7 +22,7 @@ _NOWHERE = State.NOWHERE.value
 async def create_queue(work: UnitOfWork, queue: Queue) -> None:
     """Store a queue that gets its first jobs, and journal that. For a queue whose ``created_at`` is None."""
     await work.tx.queue_save(queue, queue.settings, work.now_ms)
-    work.tell(EventKind.QUEUE_CREATED, queue)
+    work.journal_queue_event(EventKind.QUEUE_CREATED, queue)
 
 
 class Moments(NamedTuple):

@@ -83,7 +83,7 @@ async def book_needs(work: UnitOfWork, job: JobRecord, needed: Sequence[JobRecor
     found: dict[int, Dependency] = {}
     free = False
     for each in needed:
-        name, end = each if isinstance(each, Afar) else await look_at(work, each)
+        name, end = each if isinstance(each, Afar) else await needed_state(work, each)
         free = free or end.frees
         found[end.job] = Dependency(job.id, end.job, end.state, name, end.result, end.error)
         if end.state.is_open and not isinstance(each, Afar):
@@ -92,7 +92,7 @@ async def book_needs(work: UnitOfWork, job: JobRecord, needed: Sequence[JobRecor
     return not free and any(each.state.is_open for each in found.values())
 
 
-async def look_at(work: UnitOfWork, needed: JobRecord) -> Afar:
+async def needed_state(work: UnitOfWork, needed: JobRecord) -> Afar:
     """Return the state of a job that another job begins to need."""
     result = await work.result_of(needed) if needed.state == State.COMPLETED else None
     return Afar(work.name_of(needed), standing(needed, result))
@@ -136,7 +136,7 @@ async def follow_up(engine: EngineContext, work: UnitOfWork) -> None:
         # The ends of one job are applied in order. Ends that other servers have stored may not be known here yet.
         if engine.store.horizon.unfollowed or engine.store.capabilities.is_shared:
             later = await work.tx.end_pending([end.job for end in ends])
-        left = await _tell(work, [end for end in ends if end.job not in later], budget)
+        left = await _apply_ends(work, [end for end in ends if end.job not in later], budget)
         left += [end for end in ends if end.job in later]
         if left:
             await work.tx.end_add(left)
@@ -152,7 +152,7 @@ async def catch_up(work: UnitOfWork) -> None:
         if end.job in ends:  # one end at a time for each job
             break
         ends[end.job] = end
-    left = {end.serial: end for end in await _tell(work, list(ends.values()), _FollowUpBudget())}
+    left = {end.serial: end for end in await _apply_ends(work, list(ends.values()), _FollowUpBudget())}
     await work.tx.end_remove([end.serial for end in ends.values() if end.serial not in left])
     for end in ends.values():
         reached = left.get(end.serial, end)
@@ -182,7 +182,7 @@ async def _fresh(engine: EngineContext, work: UnitOfWork) -> list[JobEnd]:
     return list(ends.values())
 
 
-async def _tell(work: UnitOfWork, ends: Sequence[JobEnd], budget: _FollowUpBudget) -> list[JobEnd]:
+async def _apply_ends(work: UnitOfWork, ends: Sequence[JobEnd], budget: _FollowUpBudget) -> list[JobEnd]:
     """Apply ends to the jobs that need the ended jobs, as far as the budget allows. Return the remaining ends, in order."""
     if budget.is_used_up or not ends:
         return list(ends)
@@ -191,7 +191,7 @@ async def _tell(work: UnitOfWork, ends: Sequence[JobEnd], budget: _FollowUpBudge
     by_job = {end.job: end for end in now}
     found = await work.tx.need_open(now, budget.needs + 1)
     reached: Dependency | None = None
-    told: list[tuple[Dependency, JobEnd]] = []
+    applied: list[tuple[Dependency, JobEnd]] = []
     for index, each in enumerate(found):
         if budget.needs <= 0 or budget.bytes <= 0:
             reached = found[index - 1]
@@ -200,23 +200,23 @@ async def _tell(work: UnitOfWork, ends: Sequence[JobEnd], budget: _FollowUpBudge
         budget.needs -= 1
         budget.bytes -= end.weight
         if not (end.failed and each.state is Need.FAILED):  # that was applied before
-            told.append((each._replace(state=end.state, result=end.result, error=end.error), end))
-    await _settle(work, told)
+            applied.append((each._replace(state=end.state, result=end.result, error=end.error), end))
+    await _settle(work, applied)
     if reached is None:
         return list(left)
     last = by_job[reached.needs]
     return [last._replace(after=reached.job), *now[now.index(last) + 1 :], *left]
 
 
-async def _settle(work: UnitOfWork, told: Sequence[tuple[Dependency, JobEnd]]) -> None:
+async def _settle(work: UnitOfWork, applied: Sequence[tuple[Dependency, JobEnd]]) -> None:
     """Write the new state of dependencies, and let their jobs continue, or fail."""
-    if not told:
+    if not applied:
         return
     by_job: dict[int, list[tuple[Dependency, JobEnd]]] = {}
-    for each in told:
+    for each in applied:
         by_job.setdefault(each[0].job, []).append(each)
     await work.prefetch(by_job)  # first: it locks them, so that two servers that end two children count in order
-    await work.tx.need_save([dependency for dependency, _ in told])
+    await work.tx.need_save([dependency for dependency, _ in applied])
     jobs = [job for job_id in by_job if (job := await work.known(job_id)) is not None]
     counts = await work.tx.need_count([job.id for job in jobs if job.state == State.WAITING_CHILDREN])
     for job in jobs:
@@ -236,7 +236,7 @@ def _apply_end(work: UnitOfWork, job: JobRecord, dependency: Dependency, end: Jo
             "queue": queue.key.name,
             "error": end.error,
         }
-        work.tell(EventKind.FLOW_FAILED, queue, payload)
+        work.journal_queue_event(EventKind.FLOW_FAILED, queue, payload)
     if job.state != State.WAITING_CHILDREN:
         return
     if end.frees:
@@ -255,7 +255,7 @@ def _go_on(work: UnitOfWork, job: JobRecord, count: NeedCount | None = None) -> 
     if count is not None and count.done == count.total:
         queue = work.queue_of(job)
         payload = {"parentJobId": work.name_of(job), "queue": queue.key.name, "childrenCount": count.total}
-        work.tell(EventKind.FLOW_COMPLETED, queue, payload)
+        work.journal_queue_event(EventKind.FLOW_COMPLETED, queue, payload)
     if job.run_at > work.now_ms:
         work.move(job, Arrow.UNBLOCK_LATER, job.run_at)
     else:

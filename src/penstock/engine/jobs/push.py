@@ -227,7 +227,7 @@ async def push(engine: EngineContext, work: UnitOfWork, commands: Sequence[Push]
             # If a name is taken, the answer is the job that has it, not a new job.
             jobs = []
             for new in command.jobs:
-                found, _ = await names.find_or_tell(queue, new)
+                found, _ = await names.find_and_journal(queue, new)
                 jobs.append(found or names.keep(await make_one(work, queue, new, names)))
         else:
             jobs = make(work, queue, command.jobs)
@@ -285,7 +285,7 @@ async def push_across(engine: EngineContext, work: UnitOfWork, commands: Sequenc
                 continue
             made: list[JobRecord] = []
             for new in due:
-                found, _ = await names.find_or_tell(queue, new)
+                found, _ = await names.find_and_journal(queue, new)
                 if found is None:
                     found = names.keep(make(work, queue, (new,))[0])
                 else:
@@ -433,7 +433,7 @@ async def _push_staged(work: UnitOfWork, parts: Sequence[StagedChunk]) -> int:
         else:
             await names.prefetch_opened(queue)
             for new in part.jobs:
-                found, _ = await names.find_or_tell(queue, new)
+                found, _ = await names.find_and_journal(queue, new)
                 if found is None:
                     names.keep(await make_one(work, queue, new, names))
     return work.pushed - pushed
@@ -450,7 +450,7 @@ async def push_inside(work: UnitOfWork, pushes: Sequence[tuple[Queue, JobSpec]])
     for queue, new in pushes:
         if queue.created_at is None:
             await create_queue(work, queue)
-        found, replaced = await names.find_or_tell(queue, new)
+        found, replaced = await names.find_and_journal(queue, new)
         if found is None:
             jobs.append(names.keep(await make_one(work, queue, new, names)))
         else:

@@ -126,13 +126,13 @@ class ExistingJobs:
             return None, False
         return holder, new.dedup is not None and self._duplicate(holder, new, new.dedup)
 
-    async def find_or_tell(self, queue: Queue, new: JobSpec) -> tuple[JobRecord | None, bool]:
+    async def find_and_journal(self, queue: Queue, new: JobSpec) -> tuple[JobRecord | None, bool]:
         """Do the same as ``find`` for a job that is pushed now. If another job keeps its unique key, this is journaled."""
         found, replaced = await self.find(queue, new)
         if found is not None and new.unique_key is not None and not replaced:
             extends = new.dedup is not None and new.dedup.extend and new.dedup.ttl is not None
             if found.unique_key == new.unique_key and self._work.name_of(found) != new.job_id and not extends:
-                self._work.tell_of(EventKind.JOB_DUPLICATED, found)
+                self._work.journal_job_event(EventKind.JOB_DUPLICATED, found)
         return found, replaced
 
     async def _holder(self, queue: Queue, unique_key: str) -> JobRecord | None:

@@ -110,7 +110,7 @@ async def configure(_engine: EngineContext, work: UnitOfWork, commands: Sequence
             work.refuse(command, error)
             continue
         await work.tx.queue_save(queue, settings, queue.created_at)
-        work.tell(command.event, queue, None if command.note is None else command.note(settings))
+        work.journal_queue_event(command.event, queue, None if command.note is None else command.note(settings))
         work.reconfigured.add(queue.key)
         work.ready.add(queue.number)  # a resumed queue or a higher limit may have jobs for waiting claims
         work.answer(command, None)
@@ -139,7 +139,7 @@ async def announce(_engine: EngineContext, work: UnitOfWork, commands: Sequence[
     for command in commands:
         queue = work.tx.queue_find(command.queue)
         if queue is not None:
-            work.tell(command.event, queue, command.note)
+            work.journal_queue_event(command.event, queue, command.note)
         work.answer(command, None)
 
 
@@ -149,9 +149,9 @@ async def remove_queue(engine: EngineContext, work: UnitOfWork, commands: Sequen
     for command in commands:
         queue = work.tx.queue_find(command.queue)
         if queue is not None:
-            work.tell(EventKind.QUEUE_OBLITERATED, queue)
+            work.journal_queue_event(EventKind.QUEUE_OBLITERATED, queue)
             if await work.tx.is_empty(queue):
-                work.tell(EventKind.QUEUE_REMOVED, queue)
+                work.journal_queue_event(EventKind.QUEUE_REMOVED, queue)
                 work.ready.discard(queue.number)
                 await work.tx.queue_remove(queue)
                 work.after_commit.append(partial(engine.queue_limits.forget, command.queue))

@@ -93,12 +93,12 @@ async def _save(engine: EngineContext, work: UnitOfWork, command: SaveCron) -> C
         await work.tx.cron_insert([(cron, command.data)])
         when = {"pattern": plan.schedule.expression, "every": plan.schedule.every_ms}
         given = {name: value for name, value in when.items() if value is not None}
-        _tell(work, EventKind.CRON_CREATED, queue, cron, **given, nextRun=next_run)
+        _journal_event(work, EventKind.CRON_CREATED, queue, cron, **given, nextRun=next_run)
     else:
         cron = CronRecord(old.number, key, plan, next_run, old.executions)
         await work.tx.cron_save([(cron, old.next_run)])
         await work.tx.cron_data_save(cron, command.data)
-        _tell(work, EventKind.CRON_UPDATED, queue, cron, nextRun=next_run)
+        _journal_event(work, EventKind.CRON_UPDATED, queue, cron, nextRun=next_run)
     return cron
 
 
@@ -114,7 +114,7 @@ async def remove_cron(_engine: EngineContext, work: UnitOfWork, commands: Sequen
             continue
         for cron in found:
             await work.tx.cron_remove([(cron, cron.next_run)])
-            await _tell_removed(work, cron)
+            await _journal_removal(work, cron)
         work.answer(command, None)
 
 
@@ -147,17 +147,17 @@ async def fire(engine: EngineContext, work: UnitOfWork) -> None:
     _give_back(engine, work, [tick for tick in firing if tick.cron.number not in pushed])
     for cron, queue, problem, skipped in ticks:
         if problem is not None:
-            _tell(work, EventKind.CRON_MISSED, queue, cron, error=problem)
+            _journal_event(work, EventKind.CRON_MISSED, queue, cron, error=problem)
         elif skipped is not None:
-            _tell(work, EventKind.CRON_SKIPPED, queue, cron, reason=skipped)
+            _journal_event(work, EventKind.CRON_SKIPPED, queue, cron, reason=skipped)
         elif cron.number in left:
             continue
         elif cron.number in over:
-            _tell(work, EventKind.CRON_SKIPPED, queue, cron, reason=QUOTA)
+            _journal_event(work, EventKind.CRON_SKIPPED, queue, cron, reason=QUOTA)
         elif cron.number in pushed:
-            _tell(work, EventKind.CRON_FIRED, queue, cron)
+            _journal_event(work, EventKind.CRON_FIRED, queue, cron)
         else:
-            _tell(work, EventKind.CRON_SKIPPED, queue, cron, reason=OVERLAP)
+            _journal_event(work, EventKind.CRON_SKIPPED, queue, cron, reason=OVERLAP)
     left_out = {tick.cron.number for tick in ticks if tick.skipped is not None or tick in firing} - pushed | over
     await _move_on(work, [cron for cron in due if cron.number not in left], pushed, left_out)
     await work.flush()
@@ -272,7 +272,7 @@ async def _move_on(work: UnitOfWork, due: list[CronRecord], pushed: set[int], sk
     if removed:
         await work.tx.cron_remove(removed)
         for cron, _ in removed:
-            await _tell_removed(work, cron)
+            await _journal_removal(work, cron)
 
 
 def _next_run(work: UnitOfWork, cron: CronRecord, after_ms: int) -> int | None:
@@ -287,12 +287,12 @@ def _is_away(work: UnitOfWork, cron: CronRecord) -> bool:
     return bool(work.tx.away) and work.tx.queue_away(QueueKey(cron.key.namespace, cron.plan.queue)) is not None
 
 
-def _tell(work: UnitOfWork, kind: EventKind, queue: Queue, cron: CronRecord, **more: Any) -> None:
+def _journal_event(work: UnitOfWork, kind: EventKind, queue: Queue, cron: CronRecord, **more: Any) -> None:
     work.tx.queue_touch(queue)  # a cron moves with its queue
-    work.tell(kind, queue, {"name": cron.key.name, "queue": cron.plan.queue, **more})
+    work.journal_queue_event(kind, queue, {"name": cron.key.name, "queue": cron.plan.queue, **more})
 
 
-async def _tell_removed(work: UnitOfWork, cron: CronRecord) -> None:
+async def _journal_removal(work: UnitOfWork, cron: CronRecord) -> None:
     try:
         queue = await work.tx.queue_open(QueueKey(cron.key.namespace, cron.plan.queue))
     except RowChanged:  # the transaction has to be done again
@@ -300,4 +300,4 @@ async def _tell_removed(work: UnitOfWork, cron: CronRecord) -> None:
     except ServerError:
         return
     work.tx.queue_touch(queue)
-    work.tell(EventKind.CRON_DELETED, queue, {"name": cron.key.name})
+    work.journal_queue_event(EventKind.CRON_DELETED, queue, {"name": cron.key.name})

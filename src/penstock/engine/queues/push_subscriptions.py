@@ -99,7 +99,7 @@ async def remove_subscription(engine: EngineContext, work: UnitOfWork, commands:
 async def _save(engine: EngineContext, work: UnitOfWork, queue: Queue, subscriptions: tuple[PushSubscription, ...]) -> None:
     settings = msgspec.structs.replace(queue.settings, subscriptions=subscriptions)
     await work.tx.queue_save(queue, settings, queue.created_at)
-    work.tell(EventKind.CONFIG_MESSAGES_CHANGED, queue)
+    work.journal_queue_event(EventKind.CONFIG_MESSAGES_CHANGED, queue)
     work.reconfigured.add(queue.key)
     work.after_commit.append(engine.signals.webhooks_changed.emit)
 

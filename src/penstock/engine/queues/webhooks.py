@@ -86,7 +86,7 @@ async def add_webhook(engine: EngineContext, work: UnitOfWork, commands: Sequenc
         await work.tx.webhook_save([webhook])
         if command.known_as is None:
             events = list(webhook.events)
-            _tell(work, EventKind.WEBHOOK_ADDED, command.namespace, webhook.id, url=webhook.url, events=events)
+            _journal_event(work, EventKind.WEBHOOK_ADDED, command.namespace, webhook.id, url=webhook.url, events=events)
         _changed(engine, work)
         work.answer(command, webhook)
 
@@ -108,7 +108,7 @@ async def remove_webhook(engine: EngineContext, work: UnitOfWork, commands: Sequ
             work.refuse(command, WebhookNotFound())
             continue
         await work.tx.webhook_remove([command.webhook_id])
-        _tell(work, EventKind.WEBHOOK_REMOVED, command.namespace, command.webhook_id)
+        _journal_event(work, EventKind.WEBHOOK_REMOVED, command.namespace, command.webhook_id)
         _changed(engine, work)
         work.answer(command, None)
 
@@ -154,7 +154,7 @@ def find(engine: EngineContext, namespace: str, webhook_id: int) -> WebhookRecor
     return None if webhook is None or webhook.namespace != namespace else webhook
 
 
-def _tell(work: UnitOfWork, kind: EventKind, namespace: str, webhook_id: int, **more: object) -> None:
+def _journal_event(work: UnitOfWork, kind: EventKind, namespace: str, webhook_id: int, **more: object) -> None:
     work.tx.journal([queue_event(kind, 0, {"id": ids.to_uuid(webhook_id), **more}, namespace=namespace)])
 
 

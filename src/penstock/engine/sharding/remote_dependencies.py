@@ -23,7 +23,7 @@ from penstock.core.ids import shard_of, time_of
 from penstock.core.job import JobFlag
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command
-from penstock.engine.jobs.dependencies import await_, drop_needs, look_at
+from penstock.engine.jobs.dependencies import await_, drop_needs, needed_state
 from penstock.engine.maintenance.service import PeriodicService
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ async def watch_jobs(_engine: EngineContext, work: UnitOfWork, commands: Sequenc
         dead: list[int] = []  # they may be retried
         for job_id in command.jobs:
             job = await work.find(command.namespace, job_id)
-            found.append(None if job is None else await look_at(work, job))
+            found.append(None if job is None else await needed_state(work, job))
             if job is not None and job.state != State.COMPLETED:
                 await_(work, job, JobFlag.AWAITS)
                 (dead if job.state == State.DEAD else alive).append(job_id)
@@ -159,7 +159,7 @@ async def audit(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Aud
             if job is None:
                 ends.append(vanished(job_id))
                 continue
-            end = (await look_at(work, job)).end
+            end = (await needed_state(work, job)).end
             if end.state is not Need.PENDING:
                 ends.append(end)
             if end.state.is_open and job_id not in known:
@@ -204,7 +204,11 @@ async def record_delivered(_engine: EngineContext, work: UnitOfWork, commands: S
         for each in command.relays:
             last_ms = each.asked_at + limits.relay_ms
             if work.now_ms < last_ms:
-                step = limits.relay_steps_ms[each.told] if each.told < len(limits.relay_steps_ms) else limits.relay_ms
+                step = (
+                    limits.relay_steps_ms[each.deliveries]
+                    if each.deliveries < len(limits.relay_steps_ms)
+                    else limits.relay_ms
+                )
                 again.append((each, min(work.now_ms + step, last_ms)))
             elif each.end.state is Need.FAILED and await work.known(each.end.job) is not None:
                 kept.append(each)  # it may be retried, and then end again
@@ -223,17 +227,17 @@ async def cancel_idle(_engine: EngineContext, work: UnitOfWork, commands: Sequen
     """Apply a batch of cancelled children whose parents are on another shard."""
     for command in commands:
         await work.prefetch(command.jobs)
-        told = await work.tx.relay_asked(command.jobs, shard_of(command.spared))
+        deliveries = await work.tx.relay_asked(command.jobs, shard_of(command.spared))
         idle = 0
         gone: set[int] = set()
         for job_id in command.jobs:
             job = await work.known(job_id)
             if job is None:
-                if told.get(job_id) != 0:  # otherwise it is not too late for its result
+                if deliveries.get(job_id) != 0:  # otherwise it is not too late for its result
                     gone.add(job_id)
             elif job.state in (State.WAITING, State.DELAYED):
                 await_(work, job, JobFlag.AWAITS)
-                if job_id not in told:
+                if job_id not in deliveries:
                     await work.tx.relay_ask([job_id], shard_of(command.spared), alive=True)
                 work.spared[job_id] = command.spared
                 work.move(job, Arrow.CANCEL, note=str(Arrow.CANCEL))
@@ -269,23 +273,23 @@ class Relayer(PeriodicService):
     async def round(self) -> None:
         """Send all ends that are due now, for a caller that waits for it. Ends that cannot be sent now are sent later."""
         with contextlib.suppress(ServerError):
-            await self._tell_all()
+            await self._send_to_all()
 
     async def run_once(self) -> None:
         """Send the due ends to every other shard that can be reached."""
         while (self._woken or self._engine.leads) and _is_up(self._engine):
             self._woken = False
-            self._next_ms = await self._tell_all()
+            self._next_ms = await self._send_to_all()
             if not self._woken:
                 break
 
-    async def _tell_all(self) -> int | None:
+    async def _send_to_all(self) -> int | None:
         """Send to all shards; return after how many ms something is to be sent again."""
         due = await self._engine.run(DueShards())
-        waits = await asyncio.gather(*(self._tell(other) for other in self._others if other.store.shard in due))
+        waits = await asyncio.gather(*(self._send(other) for other in self._others if other.store.shard in due))
         return min((each for each in waits if each is not None), default=None)
 
-    async def _tell(self, other: EngineContext) -> int | None:
+    async def _send(self, other: EngineContext) -> int | None:
         """Send to one shard; return after how many ms something is to be sent again."""
         wait_ms: int | None = None
         while self.goes_on() and _is_up(other):

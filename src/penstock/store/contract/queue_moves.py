@@ -92,7 +92,7 @@ class QueueMoveReads(Protocol):
         Raises StoreIncompatible.
         """
 
-    async def layout_look(self) -> None:
+    async def layout_refresh(self) -> None:
         """Read whether another server has meanwhile written the number of a new shard."""
 
     async def stores_known(self) -> list[int]:

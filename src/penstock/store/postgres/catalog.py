@@ -43,7 +43,7 @@ class PostgresCatalog(catalog.Catalog):
         self.check: Callable[[Layout], None] = lambda _: None  #: raises StoreIncompatible
         self.moved: Callable[[], None] = lambda: None
         self.webhooks: dict[int, WebhookRecord] = {}
-        self._looks: dict[int, Horizon] = {}  #: queries of due times in progress, with the times committed meanwhile
+        self._tracked: dict[int, Horizon] = {}  #: queries of due times in progress, with the times committed meanwhile
 
     async def load(self, db: Connection) -> None:
         """Read everything. Call it in a transaction that sees one state of the database throughout."""
@@ -56,7 +56,7 @@ class PostgresCatalog(catalog.Catalog):
             if number in self.tallies and state in STORED_STATES:
                 self.tallies[number][state] = count
                 self.total[state] += count
-        await self.look_ahead(db)
+        await self.read_horizon(db)
 
     async def refresh(self, db: Connection) -> None:
         """Read the changes of queues since the last call, and all webhooks, of which there are few."""
@@ -84,23 +84,23 @@ class PostgresCatalog(catalog.Catalog):
         if moved or self.layout != before:
             self.moved()
 
-    async def look_ahead(self, db: Connection) -> None:
+    async def read_horizon(self, db: Connection) -> None:
         """Read the next due times from the database."""
-        with self.looking() as meanwhile:
+        with self.track_commits() as meanwhile:
             *moments, unfollowed = await db.fetchrow(_NEXT_MOMENTS)
         bring_forward(meanwhile, CommitNotice(horizon=tuple(moments), unfollowed=unfollowed))
         for name in Horizon.__struct_fields__:  # other objects refer to it
             setattr(self.horizon, name, getattr(meanwhile, name))
 
     @contextmanager
-    def looking(self) -> Iterator[Horizon]:
+    def track_commits(self) -> Iterator[Horizon]:
         """Record the commits of others during a query of due times: its answer may not include them."""
         meanwhile = Horizon()
-        self._looks[id(meanwhile)] = meanwhile
+        self._tracked[id(meanwhile)] = meanwhile
         try:
             yield meanwhile
         finally:
-            del self._looks[id(meanwhile)]
+            del self._tracked[id(meanwhile)]
 
     async def extend_horizon(self, db: Connection) -> None:
         """Read due times that are earlier than the known ones, and keep the known ones."""
@@ -120,7 +120,7 @@ class PostgresCatalog(catalog.Catalog):
 
     def _bring_forward(self, notice: CommitNotice) -> None:
         bring_forward(self.horizon, notice)
-        for meanwhile in self._looks.values():
+        for meanwhile in self._tracked.values():
             bring_forward(meanwhile, notice)
 
 

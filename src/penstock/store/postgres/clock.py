@@ -49,7 +49,7 @@ class ShardClock:
         self.when_set: Callable[[int, int], None] = lambda _shift, _term: None
 
     def local_ms(self) -> int:
-        """Return the local clock, to be passed to ``told`` with the answer."""
+        """Return the local clock, to be passed to ``record_reading`` with the answer."""
         return self._local.steady_ms()
 
     @property
@@ -57,7 +57,7 @@ class ShardClock:
         """Whether the database's clock was read before."""
         return self._term is not None
 
-    def told(self, reading: Reading, asked_ms: int) -> tuple[int, int]:
+    def record_reading(self, reading: Reading, asked_ms: int) -> tuple[int, int]:
         """Record a reading of the database's clock; return the wall and the steady time of the transaction that read it.
 
         ``asked_ms``: time of the query, by the local clock.

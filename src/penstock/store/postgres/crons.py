@@ -71,7 +71,7 @@ class PostgresCrons(PostgresTransactionBase):
         return read(await self._db.fetch(LOAD, *names))
 
     async def cron_due(self, now_ms: int, limit: int) -> list[CronRecord]:
-        with self._catalog.looking() as meanwhile:
+        with self._catalog.track_commits() as meanwhile:
             found = read(await self._db.fetch(DUE, now_ms, limit))
             next_ms = now_ms if len(found) >= limit else await self._db.fetchval(NEXT, now_ms)
         self._catalog.horizon.cron_ms = commit_notice.earlier(next_ms, meanwhile.cron_ms)

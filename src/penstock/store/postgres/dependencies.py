@@ -113,7 +113,7 @@ class PostgresDependencies(PostgresTransactionBase):
     async def end_list(self, limit: int) -> list[JobEnd]:
         found: list[JobEnd] = []
         size = 0
-        with self._catalog.looking() as meanwhile:
+        with self._catalog.track_commits() as meanwhile:
             read = await self._db.fetch(_ENDS, limit, limits.flow_bytes_batch_max)
         for row in read:
             found.append(rows.read_end(row))
@@ -135,7 +135,7 @@ class PostgresDependencies(PostgresTransactionBase):
     async def end_remove(self, serials: Sequence[int]) -> None:
         self.wrote = True
         await self._db.execute("delete from ends where serial = any ($1::bigint[])", serials)
-        with self._catalog.looking() as meanwhile:
+        with self._catalog.track_commits() as meanwhile:
             left = await self._db.fetchval("select exists (select from ends)")
         self._catalog.horizon.unfollowed = left or meanwhile.unfollowed
 

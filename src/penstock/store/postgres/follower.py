@@ -78,7 +78,7 @@ class PostgresFollower:
             while (following := self._ours.pop(self.known + 1, None)) is not None:
                 self.known += 1
                 blocks.append(following)
-            self.tell([each for each in blocks if each.events], set(), webhooks=False)
+            self.publish([each for each in blocks if each.events], set(), webhooks=False)
             return None
         if number > self.known:
             self._ours[number] = block
@@ -112,7 +112,7 @@ class PostgresFollower:
         blocks: list[JournalBlock] = []
         ready: set[int] = set()
         webhooks = False
-        for number, seq, count, at, server, told, body in found:
+        for number, seq, count, at, server, encoded, body in found:
             if number <= self.known:  # a commit of this server, committed during the read
                 continue
             if number != self.known + 1:
@@ -126,7 +126,7 @@ class PostgresFollower:
                 if block.events:
                     blocks.append(block)
                 continue
-            notice = commit_notice.decode(told)
+            notice = commit_notice.decode(encoded)
             if (
                 notice.queues
                 or notice.webhooks
@@ -144,10 +144,10 @@ class PostgresFollower:
                 queues, events = decode_body(body)
                 blocks.append(JournalBlock(seq, at, events, queues))
                 self._store.journal_next = max(self._store.journal_next, seq + count)
-        self.tell(blocks, ready, webhooks=webhooks)
+        self.publish(blocks, ready, webhooks=webhooks)
         return len(found) >= BLOCKS_AT_ONCE
 
-    def tell(self, blocks: list[JournalBlock], ready: set[int], *, webhooks: bool) -> None:
+    def publish(self, blocks: list[JournalBlock], ready: set[int], *, webhooks: bool) -> None:
         """Pass on blocks, the numbers of queues that may have ready jobs, and whether webhooks have changed."""
         if blocks or ready or webhooks:
             for listener in self.listeners:

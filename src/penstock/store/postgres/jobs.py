@@ -83,23 +83,23 @@ class PostgresJobs(PostgresTransactionBase):
             found = await self._db.fetch(along, queue.number, limit, bytes_max, *zip(*stretches, strict=True))
         took_ms = None if stretches is not None else (clock.stopwatch() - began) * 1_000
         ready = [rows.read_job_body(row) for row in found]
-        fronts.looked(queue.number, [job for job, _ in ready], limit, now_ms=self.now_ms, took_ms=took_ms)
+        fronts.record_query(queue.number, [job for job, _ in ready], limit, now_ms=self.now_ms, took_ms=took_ms)
         return ready
 
     async def job_due(self, now_ms: int, limit: int) -> list[JobRecord]:
-        with self._catalog.looking() as meanwhile:
+        with self._catalog.track_commits() as meanwhile:
             found, next_ms = await self._overdue(rows.DUE, rows.NEXT_DUE, now_ms, limit)
         self._catalog.horizon.due_ms = commit_notice.earlier(next_ms, meanwhile.due_ms)
         return found
 
     async def job_lease_expired(self, steady_ms: int, limit: int) -> list[JobRecord]:
-        with self._catalog.looking() as meanwhile:
+        with self._catalog.track_commits() as meanwhile:
             found, next_ms = await self._overdue(rows.LAPSED, rows.NEXT_LAPSE, steady_ms, limit)
         self._catalog.horizon.lease_expiry_ms = commit_notice.earlier(next_ms, meanwhile.lease_expiry_ms)
         return found
 
     async def job_expired(self, now_ms: int, limit: int) -> list[JobRecord]:
-        with self._catalog.looking() as meanwhile:
+        with self._catalog.track_commits() as meanwhile:
             found, next_ms = await self._overdue(rows.EXPIRED, rows.NEXT_EXPIRY, now_ms, limit)
         self._catalog.horizon.job_expiry_ms = commit_notice.earlier(next_ms, meanwhile.job_expiry_ms)
         return found

@@ -47,8 +47,8 @@ class QueueHead:
     By priority, a position before which there are no jobs (except jobs moved to the front); None if not known.
     """
 
-    def __init__(self, looked_at: int, floors: dict[int, int | None]) -> None:
-        self.looked_at = looked_at
+    def __init__(self, queried_at: int, floors: dict[int, int | None]) -> None:
+        self.queried_at = queried_at
         self.floors = floors
 
     def stretches(self) -> list[Stretch]:
@@ -93,11 +93,11 @@ class QueueHeads:
     def stretches(self, queue: int, now_ms: int) -> list[Stretch] | None:
         """Return where to search for the next jobs of a queue; None: the whole queue."""
         front = self._fronts.get(queue)
-        if front is None or not front.looked_at <= now_ms < front.looked_at + WHOLE_EVERY_MS:
+        if front is None or not front.queried_at <= now_ms < front.queried_at + WHOLE_EVERY_MS:
             return None
         return front.stretches()
 
-    def looked(self, queue: int, jobs: Sequence[JobRecord], limit: int, *, now_ms: int, took_ms: float | None) -> None:
+    def record_query(self, queue: int, jobs: Sequence[JobRecord], limit: int, *, now_ms: int, took_ms: float | None) -> None:
         """Record the result of a query. ``took_ms``: how long a query of the whole queue took; None if it was not one."""
         front = self._fronts.get(queue)
         if took_ms is not None:

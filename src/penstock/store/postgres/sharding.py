@@ -106,7 +106,10 @@ class PostgresSharding(PostgresTransactionBase):
 
     async def relay_due(self, shard: int, limit: int) -> list[Relay]:
         found = await self._db.fetch(_DUE, shard, self.now_ms, limit, limits.flow_bytes_batch_max)
-        return [Relay(to, rows.read_end((*end, 0)), spared, asked_at, told) for to, spared, asked_at, told, *end in found]
+        return [
+            Relay(to, rows.read_end((*end, 0)), spared, asked_at, deliveries)
+            for to, spared, asked_at, deliveries, *end in found
+        ]
 
     async def relay_again(self, relays: Sequence[tuple[Relay, int]]) -> None:
         self.wrote = True

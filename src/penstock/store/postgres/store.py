@@ -192,7 +192,7 @@ class PostgresStore(PostgresStoreReads):
         missed = await self.follower.missed(self._listener, block)
         self.follower.start(self._listener, block)
         await self.keep_node()
-        self.follower.tell(missed, set(), webhooks=bool(missed))
+        self.follower.publish(missed, set(), webhooks=bool(missed))
 
     async def layout_begin(self, layout: Layout) -> None:
         self._new_layout = layout
@@ -201,7 +201,7 @@ class PostgresStore(PostgresStoreReads):
                 await self._write_layout(self._writers[0])
                 await self.catalog.refresh(self._writers[0])
 
-    async def layout_look(self) -> None:
+    async def layout_refresh(self) -> None:
         async with self._turns.alone():
             if self._writers:
                 await self.catalog.refresh(self._writers[0])
@@ -213,7 +213,7 @@ class PostgresStore(PostgresStoreReads):
             now_ms, shift, term, mark = await db.fetchrow(_READ_CLOCK)
             count = now_ms + shift
             if not mark or mark - STEP_MS <= count <= mark + UNSEEN_MS or self.clock.counted_ms is None:
-                self.clock.told(Reading(now_ms, shift, term), asked_ms)
+                self.clock.record_reading(Reading(now_ms, shift, term), asked_ms)
                 return
             log.info("no server was there for a while: for leases that time does not count", ms=count - mark)
             await db.execute(_CORRECT_CLOCK, mark - now_ms, term)
@@ -292,7 +292,7 @@ class PostgresStore(PostgresStoreReads):
         if self.clock.counted_ms is not None and self.clock.is_known:
             # An idle server would miss corrections, and could not distinguish them from a clock that was set since.
             asked_ms = self.clock.local_ms()
-            self.clock.told(Reading(*await db.fetchrow(_READ_CLOCK_SHIFT)), asked_ms)
+            self.clock.record_reading(Reading(*await db.fetchrow(_READ_CLOCK_SHIFT)), asked_ms)
         counted = self.clock.counted_ms
         if counted is not None:
             await db.execute("update lease_mark set counted = $1 where counted < $1", counted)
@@ -414,7 +414,7 @@ class PostgresStore(PostgresStoreReads):
                 self.lost(error)
             else:
                 await db.execute("rollback")
-                await self.catalog.look_ahead(db)
+                await self.catalog.read_horizon(db)
         except Exception as failure:  # noqa: BLE001 - then the connection is of no use any more
             self.lost(failure)
         finally:

@@ -105,7 +105,7 @@ class PostgresTransaction(
                 for queue in store.listed.difference(queues):
                     store.fronts.forget(queue)
                 store.listed = set(queues)
-            self.now_ms, self.steady_ms = store.clock.told(Reading(now_ms, shift, term), asked_ms)
+            self.now_ms, self.steady_ms = store.clock.record_reading(Reading(now_ms, shift, term), asked_ms)
             self._young = first_of(self.now_ms)
             if version != self._catalog.version:
                 store.stay_alone()
@@ -165,7 +165,7 @@ class PostgresTransaction(
         queues = self._mentioned()
         body = _encode((queues, self._events))
         booked = self._booked
-        told = commit_notice.CommitNotice(
+        notice = commit_notice.CommitNotice(
             {number: delta for number, delta in self._deltas.items() if any(delta)},
             (booked.due_ms, booked.job_expiry_ms, booked.lease_expiry_ms, booked.cron_ms),
             self._new_crons,
@@ -177,7 +177,7 @@ class PostgresTransaction(
         touched = [number for number in self._deltas if number not in self._emptied]
         block, seq, total, xid, self.heated, self.lists_generation = await self._db.fetchrow(
             _FINISH, touched, self._known, list(self._emptied), len(self._events), self.now_ms, self._id_mark(),
-            self._store.server, commit_notice.encode(told), body,
+            self._store.server, commit_notice.encode(notice), body,
         )  # fmt: skip
         if not self._unlisted.isdisjoint(set(self.heated) - self._announced):
             raise RowChanged("A queue has got a ready list meanwhile.")

@@ -73,7 +73,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def take_all(
-    directories: Sequence[Path], target: Path, clock: Clock, tells: Sequence[Progress], *, accept_loss: bool = False
+    directories: Sequence[Path], target: Path, clock: Clock, progresses: Sequence[Progress], *, accept_loss: bool = False
 ) -> list[Manifest]:
     """Back up the stores of all shards into a new directory ``target``: all of them or none. See ``take``.
 
@@ -81,7 +81,7 @@ def take_all(
     rebalance, or if one has started meanwhile. Raises ConfigInvalid then, and what ``take`` raises.
     """
     if len(directories) == 1:
-        return [take(directories[0], target, clock, tells[0], accept_loss=accept_loss)]
+        return [take(directories[0], target, clock, progresses[0], accept_loss=accept_loss)]
     _check_target(target)
     partial = _partial_of(target)
     parts = [partial / f"{_PART}{number}" for number in range(len(directories))]
@@ -89,8 +89,8 @@ def take_all(
         partial.mkdir(parents=True, mode=0o700)
         try:
             manifests = [
-                take(directory, part, clock, tell, accept_loss=accept_loss)
-                for directory, part, tell in zip(directories, parts, tells, strict=True)
+                take(directory, part, clock, progress, accept_loss=accept_loss)
+                for directory, part, progress in zip(directories, parts, progresses, strict=True)
             ]
             _check_settled([layout_of(part) for part in parts])
             _give_name(partial, target)
@@ -157,7 +157,7 @@ def layout_of(part: Path) -> Layout | None:
         raise BackupInvalid(f"{path} cannot be read: {error}. Use another backup.") from error
 
 
-def take(directory: Path, target: Path, clock: Clock, tell: Progress, *, accept_loss: bool = False) -> Manifest:
+def take(directory: Path, target: Path, clock: Clock, progress: Progress, *, accept_loss: bool = False) -> Manifest:
     """Back up the store of a data directory into a new directory ``target``, while servers run.
 
     Raises ConfigInvalid (no store there, or a target that is in use), StoreIncompatible (another program's, newer, or behind
@@ -173,7 +173,7 @@ def take(directory: Path, target: Path, clock: Clock, tell: Progress, *, accept_
     try:
         partial.mkdir(parents=True, mode=0o700)
         try:
-            manifest = _take(directory, partial, clock, tell, accept_loss=accept_loss)
+            manifest = _take(directory, partial, clock, progress, accept_loss=accept_loss)
             _give_name(partial, target)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -207,16 +207,18 @@ def _give_name(partial: Path, target: Path) -> None:
     sync_directory(target.parent)
 
 
-def _take(directory: Path, partial: Path, clock: Clock, tell: Progress, *, accept_loss: bool) -> Manifest:
+def _take(directory: Path, partial: Path, clock: Clock, progress: Progress, *, accept_loss: bool) -> Manifest:
     had_log = (directory / f"{FILE_NAME}-wal").exists()
     source = _open_source(directory)
     try:
         _check_mark(source, directory, accept_loss=accept_loss)
         taken_at = clock.now_ms()
-        snapshot.copy(source, partial / FILE_NAME, lambda done, total: tell("copied", done, total))
+        snapshot.copy(source, partial / FILE_NAME, lambda done, total: progress("copied", done, total))
     finally:
         _close_source(source, directory, had_log=had_log)
-    manifest = Manifest(FORMAT, __version__, taken_at, *_digest(partial / FILE_NAME, tell), look(partial / FILE_NAME, tell))
+    manifest = Manifest(
+        FORMAT, __version__, taken_at, *_digest(partial / FILE_NAME, progress), inspect(partial / FILE_NAME, progress)
+    )
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
     fd = os.open(partial / MANIFEST_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -256,7 +258,7 @@ def _check_mark(db: apsw.Connection, directory: Path, *, accept_loss: bool) -> N
         size = log_path.stat().st_size if log_path.exists() else None
         salts = sync_mark.salts_of(log_path)
         list(db.execute("select count(*) from sqlite_schema"))  # makes SQLite read the log
-        found = sync_mark.look(db, size, salts, wal_check.replayed_frames(db))
+        found = sync_mark.read_log_state(db, size, salts, wal_check.replayed_frames(db))
         if sync_mark.what_is_missing(before, found) is None:
             return
         if sync_mark.read(directory) == before and sync_mark.salts_of(log_path) == salts:
@@ -264,20 +266,20 @@ def _check_mark(db: apsw.Connection, directory: Path, *, accept_loss: bool) -> N
     sync_mark.check(directory, before, found, accept_loss=accept_loss)
 
 
-def verify(backup: Path, tell: Progress) -> Manifest:
+def verify(backup: Path, progress: Progress) -> Manifest:
     """Read all of a backup and compare it with its manifest. Raises BackupInvalid if anything does not match."""
     manifest = read_manifest(backup)
     path = backup / FILE_NAME
     if not path.is_file():
         raise BackupInvalid(f"{path} is missing. Use another backup.")
-    size, digest = _digest(path, tell)
+    size, digest = _digest(path, progress)
     if (size, digest) != (manifest.bytes, manifest.sha256):
         raise BackupInvalid(
             f"{path} is not what was backed up: it has {size:,} bytes and SHA-256 {digest[:16]}…, its manifest says "
             f"{manifest.bytes:,} and {manifest.sha256[:16]}…. It was damaged or changed. Use another backup, or copy this one "
             "again."
         )
-    found = look(path, tell)
+    found = inspect(path, progress)
     if found != manifest.contents:
         raise BackupInvalid(f"{path} does not match its manifest: {found}, not {manifest.contents}. Use another backup.")
     return manifest
@@ -297,11 +299,11 @@ def read_manifest(backup: Path) -> Manifest:
     return manifest
 
 
-def look(path: Path, tell: Progress) -> Contents:
+def inspect(path: Path, progress: Progress) -> Contents:
     """Check a file that no other process uses, including the checksum of each job, and count its rows. Raises BackupInvalid."""
     db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_NOMUTEX)
     try:
-        tell("checked", 0, 1)
+        progress("checked", 0, 1)
         said = [text for (text,) in db.execute("pragma integrity_check(5)")]
         if said != ["ok"]:
             raise BackupInvalid(f"{path} is damaged: {'; '.join(said)}")
@@ -309,10 +311,10 @@ def look(path: Path, tell: Progress) -> Contents:
             raise files.not_ours(path)
         tables = {name for (name,) in db.execute("select name from sqlite_schema where type = 'table'")}
         counts = {name: int(db.execute(f"select count(*) from {name}").get) for name in _COUNTED if name in tables}  # noqa: S608
-        found = sync_mark.look(db, None, sync_mark.NO_SALTS, 0)
+        found = sync_mark.read_log_state(db, None, sync_mark.NO_SALTS, 0)
         epoch = int(db.execute("select epoch from history").get) if "history" in tables else 0
         version = int(db.pragma("user_version"))
-        damaged = _damaged(db, counts["jobs"], tell) if version == schema.SCHEMA_VERSION else 0
+        damaged = _damaged(db, counts["jobs"], progress) if version == schema.SCHEMA_VERSION else 0
         at = found.position
         return Contents(found.identity, epoch, at.journal_next, at.at_ms, version, counts, damaged)
     except (apsw.NotADBError, apsw.CorruptError) as error:
@@ -321,7 +323,7 @@ def look(path: Path, tell: Progress) -> Contents:
         db.close()
 
 
-def _damaged(db: apsw.Connection, jobs: int, tell: Progress) -> int:
+def _damaged(db: apsw.Connection, jobs: int, progress: Progress) -> int:
     """Count the jobs whose rows or payloads do not match their checksums."""
     damaged = done = 0
     statement = f"select {rows.HEAD}, {rows.BODY} from jobs j left join payloads p on p.id = j.id"  # noqa: S608
@@ -337,22 +339,22 @@ def _damaged(db: apsw.Connection, jobs: int, tell: Progress) -> int:
         damaged += not rows.is_sound(row)
         done += 1
         if done % 10_000 == 0:
-            tell("checked", done, jobs)
-    tell("checked", 1, 1)
+            progress("checked", done, jobs)
+    progress("checked", 1, 1)
     return damaged
 
 
-def _digest(path: Path, tell: Progress) -> tuple[int, str]:
+def _digest(path: Path, progress: Progress) -> tuple[int, str]:
     digest, size, total = hashlib.sha256(), 0, path.stat().st_size
     with path.open("rb") as file:
         while block := file.read(_READ_BYTES):
             digest.update(block)
             size += len(block)
-            tell("hashed", size, total)
+            progress("hashed", size, total)
     return size, digest.hexdigest()
 
 
-def copy_checked(source: Path, target: Path, manifest: Manifest, tell: Progress) -> None:
+def copy_checked(source: Path, target: Path, manifest: Manifest, progress: Progress) -> None:
     """Copy a file of a backup and compare the written file with the manifest. Raises BackupInvalid, OSError."""
     with contextlib.suppress(FileNotFoundError):
         target.unlink()
@@ -363,7 +365,7 @@ def copy_checked(source: Path, target: Path, manifest: Manifest, tell: Progress)
             written.write(block)
             digest.update(block)
             done += len(block)
-            tell("copied", done, manifest.bytes)
+            progress("copied", done, manifest.bytes)
         written.flush()
         os.fsync(written.fileno())
     if digest.hexdigest() != manifest.sha256:

@@ -35,7 +35,7 @@ class SqliteCatalog(catalog.Catalog):
             key, move = QueueKey(names[namespace], name), Move(Standing(standing), peer, attempt)
             self.add(Queue(number, namespace, key, created_at, _decode_settings(settings), move))
         self.recount(db)
-        self.look_ahead(db)
+        self.read_horizon(db)
 
     def recount(self, db: apsw.Connection) -> None:
         """Count all jobs again."""
@@ -49,7 +49,7 @@ class SqliteCatalog(catalog.Catalog):
                     self.tallies[number][state] = count
                     self.total[state] += count
 
-    def look_ahead(self, db: apsw.Connection) -> None:
+    def read_horizon(self, db: apsw.Connection) -> None:
         """Read the next due times from the file."""
         row = next(iter(db.execute(_NEXT_MOMENTS)))
         horizon = self.horizon

@@ -50,7 +50,7 @@ class SqliteQueueMoves(SqliteQueues):
         if self._db.changes() != 1:
             raise RowChanged
         self._set_move(queue, move)
-        self._catalog.look_ahead(self._db)
+        self._catalog.read_horizon(self._db)
 
     async def queues_forget(self) -> None:
         self._begin()

@@ -47,7 +47,7 @@ def restore(
     sources: Sequence[Path],
     directories: Sequence[Path],
     clock: Clock,
-    tells: Sequence[backup.Progress],
+    progresses: Sequence[backup.Progress],
     *,
     replace: bool = False,
 ) -> list[Restored]:
@@ -68,8 +68,8 @@ def restore(
             _check_free(directory, replace=replace)
         ready: list[_Ready] = []
         try:
-            for source, directory, tell in zip(sources, directories, tells, strict=True):
-                ready.append(_prepare(source, directory, clock, tell))
+            for source, directory, progress in zip(sources, directories, progresses, strict=True):
+                ready.append(_prepare(source, directory, clock, progress))
         except BaseException:
             for directory in directories:
                 with contextlib.suppress(OSError):
@@ -154,16 +154,16 @@ def _check_free(directory: Path, *, replace: bool) -> None:
         )
 
 
-def _prepare(source: Path, directory: Path, clock: Clock, tell: backup.Progress) -> _Ready:
+def _prepare(source: Path, directory: Path, clock: Clock, progress: backup.Progress) -> _Ready:
     """Write a backup beside the store of a directory, and check it there."""
-    manifest = backup.verify(source, tell)
+    manifest = backup.verify(source, progress)
     files.check_version(source / backup.FILE_NAME, manifest.contents.schema)
     fresh = _fresh(directory)
     fresh.unlink(missing_ok=True)  # left by a restore that was killed
     snapshot.check_room(directory, manifest.bytes)
-    backup.copy_checked(source / backup.FILE_NAME, fresh, manifest, tell)
+    backup.copy_checked(source / backup.FILE_NAME, fresh, manifest, progress)
     epoch = _begin_epoch(fresh, clock.now_ms() // 1000)
-    _check_written(fresh, msgspec.structs.replace(manifest.contents, epoch=epoch), tell)
+    _check_written(fresh, msgspec.structs.replace(manifest.contents, epoch=epoch), progress)
     sync_directory(directory)
     return _Ready(directory, manifest, epoch)
 
@@ -226,8 +226,8 @@ def _put(directory: Path, plan: RestorePlan, clock: Clock) -> None:
     sync_directory(directory)
 
 
-def _check_written(path: Path, expected: backup.Contents, tell: backup.Progress) -> None:
-    found = backup.look(path, tell)
+def _check_written(path: Path, expected: backup.Contents, progress: backup.Progress) -> None:
+    found = backup.inspect(path, progress)
     if found != expected:
         raise BackupInvalid(f"What was written to {path.parent} is not what was backed up: {found}. Check the disk.")
 

@@ -74,8 +74,8 @@ class SqliteSharding(SqliteTransactionBase):
         self._begin()
         found: list[Relay] = []
         size = 0
-        for to, spared, asked_at, told, *end in self._db.execute(_DUE, (shard, self.now_ms, limit)):
-            found.append(Relay(to, rows.read_end(tuple(end)), spared, asked_at, told))
+        for to, spared, asked_at, deliveries, *end in self._db.execute(_DUE, (shard, self.now_ms, limit)):
+            found.append(Relay(to, rows.read_end(tuple(end)), spared, asked_at, deliveries))
             size += found[-1].end.weight
             if size >= limits.flow_bytes_batch_max:
                 break
@@ -87,8 +87,8 @@ class SqliteSharding(SqliteTransactionBase):
 
     async def relay_done(self, relays: Sequence[Relay], *, keep: bool) -> None:
         self._begin()
-        told = [(each.end.job, each.shard, each.end.serial, each.asked_at) for each in relays]
-        self._db.executemany(_KEEP if keep else _DROP, told)
+        keys = [(each.end.job, each.shard, each.end.serial, each.asked_at) for each in relays]
+        self._db.executemany(_KEEP if keep else _DROP, keys)
 
     async def relay_forget(self, jobs: Sequence[int]) -> None:
         self._begin()

@@ -18,7 +18,7 @@ from penstock.core.limits import MEBIBYTE
 if TYPE_CHECKING:
     from pathlib import Path
 
-Tell = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 """Called with the number of copied bytes, and the total."""
 
 #: Pages that are copied between two reports of progress.
@@ -27,7 +27,7 @@ _STEP_PAGES: Final = 1_024
 _SPARE_BYTES: Final = 16 * MEBIBYTE
 
 
-def copy(source: apsw.Connection, target: Path, tell: Tell | None = None) -> None:
+def copy(source: apsw.Connection, target: Path, progress: Progress | None = None) -> None:
     """Copy the committed state into a new file, which is complete without a log and on disk when this returns.
 
     Raises StorageFull before it begins if the disk has too little room, apsw.Error and OSError if it cannot be read or
@@ -46,8 +46,8 @@ def copy(source: apsw.Connection, target: Path, tell: Tell | None = None) -> Non
             with db.backup("main", source, "main") as backup:
                 while not backup.done:
                     backup.step(_STEP_PAGES)
-                    if tell is not None:
-                        tell((backup.page_count - backup.remaining) * page_bytes, backup.page_count * page_bytes)
+                    if progress is not None:
+                        progress((backup.page_count - backup.remaining) * page_bytes, backup.page_count * page_bytes)
         finally:
             db.close()
     finally:

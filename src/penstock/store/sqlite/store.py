@@ -328,7 +328,7 @@ class SqliteStore(SqliteStoreReads):
                 "penstock restore, or start with --accept-loss to go on without them. Nothing was changed."
             )
         salts, frames = sync_mark.salts_of(self._log_path), wal_check.replayed_frames(self._db)
-        found = sync_mark.look(self._db, self._log_bytes, salts, frames, same_boot=same_boot)
+        found = sync_mark.read_log_state(self._db, self._log_bytes, salts, frames, same_boot=same_boot)
         accepted = sync_mark.check(
             self._directory, sync_mark.read(self._directory), found, accept_loss=accept_loss and not recovering
         )
@@ -368,7 +368,7 @@ class SqliteStore(SqliteStoreReads):
             self._write_layout(layout)
         self.moved()
 
-    async def layout_look(self) -> None:
+    async def layout_refresh(self) -> None:
         """There is no other server."""
 
     async def stores_known(self) -> list[int]:
@@ -458,7 +458,7 @@ class SqliteStore(SqliteStoreReads):
     def rolled_back(self) -> None:
         """Handle the rollback of a transaction: the times in the horizon may be wrong."""
         with contextlib.suppress(apsw.Error):  # the next write detects a failing disk
-            self.catalog.look_ahead(self._db)
+            self.catalog.read_horizon(self._db)
 
     def failed(self, error: apsw.Error) -> ServerError:
         """Convert an error of SQLite to a ServerError, and record its meaning for later writes."""

@@ -130,7 +130,9 @@ def salts_of(log_path: Path) -> bytes:
         os.close(fd)
 
 
-def look(db: apsw.Connection, log_bytes: int | None, salts: bytes, frames: int, *, same_boot: bool = False) -> LogState:
+def read_log_state(
+    db: apsw.Connection, log_bytes: int | None, salts: bytes, frames: int, *, same_boot: bool = False
+) -> LogState:
     """Read the position in a file. ``frames``: pages that SQLite has replayed from the log.
 
     ``same_boot``: the machine has not been restarted since, so that the mark is exact.
@@ -189,13 +191,13 @@ def what_is_missing(mark: Mark | None, found: LogState) -> str | None:
             f"penstock.mark is of another store ({mark.identity[:8]}) than penstock.db ({found.identity[:8] or 'unknown'}): "
             "penstock.db was replaced or is lost."
         )
-    told, has = mark.position, found.position
-    if has.journal_next < told.journal_next:
+    recorded, has = mark.position, found.position
+    if has.journal_next < recorded.journal_next:
         return f"The store is behind what was answered{_how_much(mark, found)}. {_CAUSES}"
-    if in_use and told.frames and not found.log_bytes and not moved:
-        return f"The log penstock.db-wal is empty, but {told.frames:,} pages of it were on disk. {_CAUSES}"
-    if in_use and told.frames and has.salts == told.salts and has.frames < told.frames:
-        pages = told.frames - has.frames
+    if in_use and recorded.frames and not found.log_bytes and not moved:
+        return f"The log penstock.db-wal is empty, but {recorded.frames:,} pages of it were on disk. {_CAUSES}"
+    if in_use and recorded.frames and has.salts == recorded.salts and has.frames < recorded.frames:
+        pages = recorded.frames - has.frames
         return (
             f"The log penstock.db-wal has lost its last {pages:,} pages. No event of a job is missing, but other changes are: "
             f"settings of queues, crons, webhooks, keys, or staged writes. {_CAUSES}"
@@ -216,10 +218,10 @@ _NO_MARK: Final = (
 def _how_much(mark: Mark | None, found: LogState) -> str:
     if mark is None or mark.identity != found.identity or mark.position.journal_next <= found.position.journal_next:
         return ""
-    told, has = mark.position, found.position
+    recorded, has = mark.position, found.position
     ends = f" of {to_rfc3339(has.at_ms)}" if has.at_ms else ""
     return (
-        f": events {has.journal_next:,} to {told.journal_next - 1:,} of the journal are missing, which is "
-        f"{told.journal_next - has.journal_next:,} steps of jobs (pushes, deliveries, acknowledgements). The store ends with "
-        f"event {has.journal_next - 1:,}{ends}; its mark is of {to_rfc3339(told.at_ms)}"
+        f": events {has.journal_next:,} to {recorded.journal_next - 1:,} of the journal are missing, which is "
+        f"{recorded.journal_next - has.journal_next:,} steps of jobs (pushes, deliveries, acknowledgements). The store ends "
+        f"with event {has.journal_next - 1:,}{ends}; its mark is of {to_rfc3339(recorded.at_ms)}"
     )
