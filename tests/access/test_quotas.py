@@ -139,7 +139,7 @@ async def test_a_store_that_cannot_be_asked_leaves_each_server_its_share(store: 
     with pytest.raises(QuotaExceeded) as caught:
         await quotas.admit({name: 1})
     assert "exceeded quota of 10" in str(caught.value), "the quota is the one that was set"
-    quotas.give_back({name: 1})
+    quotas.refund({name: 1})
     await quotas.admit({name: 1})
     home.down = False
     await quotas.admit({name: 7})

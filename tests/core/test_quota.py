@@ -29,5 +29,5 @@ def test_what_was_counted_is_summed_up() -> None:
     windows.take("b", 7, None, 59_999)
     assert windows.counts(59_999) == {"a": 2, "b": 8}
     assert windows.counts(60_000) == {"b": 8}
-    windows.give_back("b", 10)
+    windows.refund("b", 10)
     assert windows.counts(60_000) == {}

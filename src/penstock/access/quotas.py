@@ -45,7 +45,7 @@ class Counter:
 
     def ask(self, take: Take) -> asyncio.Future[int]:
         """Count jobs. The future is 0, or the ms until there is room for them."""
-        return self._batchers[fnv1a32(take.namespace) % len(self._desks)].ask(take)
+        return self._batchers[fnv1a32(take.namespace) % len(self._batchers)].ask(take)
 
 
 class QuotaBatcher:
@@ -97,7 +97,7 @@ class QuotaBatcher:
             if not answer.done():
                 answer.set_result(wait_ms)
             elif take.jobs > 0 and not wait_ms:  # the caller is gone
-                self.ask(give_back(take.namespace, take.jobs))
+                self.ask(refund(take.namespace, take.jobs))
 
     async def count(self, takes: list[Take]) -> list[int]:
         """Count immediately: see ``Counter.count``."""
@@ -123,7 +123,7 @@ class QuotaBatcher:
         waits: list[int] = []
         for namespace, jobs, quota in takes:
             if jobs < 0:
-                self._alone.give_back(namespace, -jobs)
+                self._alone.refund(namespace, -jobs)
                 waits.append(0)
             else:
                 share = quota and max(1, quota // servers)
@@ -131,7 +131,7 @@ class QuotaBatcher:
         return waits
 
 
-def give_back(namespace: str, count: int) -> Take:
+def refund(namespace: str, count: int) -> Take:
     """Return the count that gives some jobs back to the quota."""
     return Take(namespace, -count, None)
 
@@ -163,18 +163,18 @@ class Quotas:
         waits = await asyncio.gather(*asked)
         full = next((at for at, wait_ms in enumerate(waits) if wait_ms), None)
         if full is not None:
-            self.give_back({take.namespace: take.jobs for take, wait_ms in zip(takes, waits, strict=True) if not wait_ms})
+            self.refund({take.namespace: take.jobs for take, wait_ms in zip(takes, waits, strict=True) if not wait_ms})
             raise QuotaExceeded(
                 f"namespace {takes[full].namespace} exceeded quota of {takes[full].quota} enqueues/minute. "
                 f"Retry in {-(-waits[full] // limits.SECOND_MS)} s.",
                 retry_after_ms=waits[full],
             )
 
-    def give_back(self, counts: Mapping[str, int]) -> None:
+    def refund(self, counts: Mapping[str, int]) -> None:
         """Give back jobs that were admitted a moment ago and not stored."""
         for namespace, count in counts.items():
             if self.of(namespace) is not None:
-                self._counter.ask(give_back(namespace, count))
+                self._counter.ask(refund(namespace, count))
 
     async def grant(self, counts: Mapping[str, int]) -> dict[str, int]:
         """Count as many jobs for each namespace as there is room for. Return the numbers, of those with a quota."""

@@ -134,7 +134,7 @@ class Worker:
         try:
             asyncio.run(self._serve_jobs(handlers))
         except Exception as error:  # noqa: BLE001, serve raises it
-            self._worker_loop.error = self._loop.error or error
+            self._worker_loop.error = self._worker_loop.error or error
         with contextlib.suppress(RuntimeError):  # that loop may be closed already
             handlers.call_soon_threadsafe(_resolve, ended)
 

@@ -39,7 +39,7 @@ class Windows:
         taken.append((now_ms, count))
         return 0
 
-    def give_back(self, namespace: str, count: int) -> None:
+    def refund(self, namespace: str, count: int) -> None:
         """Count ``count`` jobs less, beginning with the latest."""
         taken = self._taken.get(namespace)
         while taken and count:

@@ -17,7 +17,7 @@ class QuotaCheck(Protocol):
     async def admit(self, counts: Mapping[str, int]) -> None:
         """Count jobs for namespaces, all of them or none. Raises an error if there is no room."""
 
-    def give_back(self, counts: Mapping[str, int]) -> None:
+    def refund(self, counts: Mapping[str, int]) -> None:
         """Undo the count of jobs that were admitted and are not stored."""
 
     async def grant(self, counts: Mapping[str, int]) -> Mapping[str, int]:

@@ -70,7 +70,7 @@ def metered(following: Submit, quotas: QuotaCheck) -> Submit:
         except (OutcomeUnknown, PartlyDone):  # some of it may be stored
             raise
         except ServerError:
-            quotas.give_back(counts)
+            quotas.refund(counts)
             raise
 
     def submit(command: Command[T]) -> asyncio.Future[T]:

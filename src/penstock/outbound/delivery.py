@@ -118,7 +118,7 @@ class WebhookDelivery:
         progress.cursor = self.cursor
         return progress
 
-    def give_back(self, progress: DeliveryProgress) -> None:
+    def restore_progress(self, progress: DeliveryProgress) -> None:
         """Take back progress that could not be recorded."""
         self._done.successes += progress.successes
         self._done.failures += progress.failures

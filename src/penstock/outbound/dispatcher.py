@@ -143,6 +143,6 @@ class WebhookDispatcher(PeriodicService):
             await self._engine.run(NoteDeliveries([(delivery.webhook.id, progress) for delivery, progress in noted]))
         except ServerError:
             for delivery, progress in noted:
-                delivery.give_back(progress)
+                delivery.restore_progress(progress)
             self._left += left
             raise

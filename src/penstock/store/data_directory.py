@@ -138,7 +138,7 @@ class Ballast:
             self.bytes = size
         return self.bytes >= goal
 
-    def give_back(self) -> bool:
+    def release_part(self) -> bool:
         """Release a part of the space to the file system; return False if none is left."""
         if self.bytes == 0:
             return False

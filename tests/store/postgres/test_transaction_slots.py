@@ -49,16 +49,16 @@ async def test_turns_are_given_up_to_the_number_of_lanes_in_order() -> None:
     tasks = [asyncio.ensure_future(each) for each in (want("a"), want("b"), want("c"), want("d", alone=True), want("e"))]
     await yield_to_loop()
     assert got == ["a", "b"]
-    turns.give_back()
+    turns.release()
     await yield_to_loop()
     assert got == ["a", "b", "c"]
-    turns.give_back()
+    turns.release()
     await yield_to_loop()
     assert got == ["a", "b", "c"], "who wants to be alone waits for the last one, and nobody overtakes"
-    turns.give_back()
+    turns.release()
     await yield_to_loop()
     assert got == ["a", "b", "c", "d"]
-    turns.give_back()
+    turns.release()
     await asyncio.gather(*tasks)
 
 
@@ -69,10 +69,10 @@ async def test_who_gives_up_waiting_holds_up_nobody() -> None:
     await yield_to_loop()
     alone.cancel()
     await asyncio.gather(behind, alone, return_exceptions=True)
-    turns.give_back()
+    turns.release()
     alone = asyncio.ensure_future(turns.take(alone=True))
     await yield_to_loop()
-    turns.give_back()  # it is let in, and gone before it hears of it
+    turns.release()  # it is let in, and gone before it hears of it
     alone.cancel()
     await asyncio.gather(alone, return_exceptions=True)
     async with asyncio.timeout(60), turns.alone():
@@ -86,7 +86,7 @@ async def test_who_has_the_only_turn_can_keep_it_so() -> None:
     other = asyncio.ensure_future(turns.take())
     await yield_to_loop()
     assert not other.done()
-    turns.give_back()
+    turns.release()
     await other
     await turns.take()
     assert not turns.stay_alone()

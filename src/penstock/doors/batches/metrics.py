@@ -40,7 +40,7 @@ class BatchesMetrics(Collector):
     """The metrics of mqueue, for the topics that were used through this door."""
 
     def __init__(self, counters: BatchCounters, engine: EngineApi) -> None:
-        self._counters = counters
+        self._batch_counters = counters
         self._engine = engine
         self._store = engine.store
 
@@ -50,7 +50,7 @@ class BatchesMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
-        self._counters.forget_gone()
+        self._batch_counters.forget_gone()
         yield from self._counters()
         yield from self._depths()
         health = GaugeMetricFamily("mqueue_shard_health", "1 while a shard takes writes.", labels=("shard", "type"))
@@ -69,7 +69,7 @@ class BatchesMetrics(Collector):
             ("nack", "Messages that were nacked.", "nacked"),
         ):
             family = CounterMetricFamily(f"mqueue_{name}_total", text, labels=_LABELS)
-            for topic, count in self._counters.counts.items():
+            for topic, count in self._batch_counters.counts.items():
                 family.add_metric(topic, getattr(count, attribute))
             yield family
 
@@ -78,7 +78,7 @@ class BatchesMetrics(Collector):
         buffered = GaugeMetricFamily(
             "mqueue_buffer_queue_depth", "Messages answered by this server and not stored yet.", labels=_LABELS
         )
-        for topic in self._counters.counts:
+        for topic in self._batch_counters.counts:
             queue = self._store.queue_find(topic)
             if queue is not None:
                 engine = self._engine.of(topic)

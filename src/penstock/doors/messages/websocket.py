@@ -212,9 +212,9 @@ class Consumer(WebSocket):
             await asyncio.gather(self._feeding, return_exceptions=True)
         if self._settling:
             await asyncio.wait(self._settling)
-        await self._give_back()
+        await self._release_held()
 
-    async def _give_back(self) -> None:
+    async def _release_held(self) -> None:
         """Return the unsettled messages to the front, in their order. If that fails, their leases expire."""
         holds = [held.hold for held in self._held.values()]
         for held in (*self._held.values(), *self._late):

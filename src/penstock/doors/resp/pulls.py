@@ -79,7 +79,7 @@ class PulledJobs:
         """Remove a job that is settled."""
         self._tokens.pop(ref, None)
 
-    async def give_back(self, namespace: str) -> None:
+    async def release_all(self, namespace: str) -> None:
         """Release all jobs: they are ready again, without a counted attempt. If that fails, their leases expire."""
         holds = [LeaseRef(ref, token) for ref, token in self._tokens.items()]
         self._tokens.clear()

@@ -85,7 +85,7 @@ class Received:
         except ServerError as problem:
             return error(f"failed to ack: {problem}")
         if message is None:
-            await self.give_back()
+            await self.release()
             return replies.value(None, protocol)
         spelled = bulk(message.data)
         return replies.array((spelled, b":%d\r\n" % message.dack_count)) if asked.with_dacks else spelled
@@ -98,7 +98,7 @@ class Received:
             await held.settle(MessageOutcome.ACK)
         elif held is not None:
             raise NextFailed(Occupied())
-        await self.give_back()
+        await self.release()
         try:
             subscriber = self._subscriber = self._subscribers.subscribe(key)
         except ServerError as problem:
@@ -121,7 +121,7 @@ class Received:
             await held.settle(word, delay_ms)
         except ServerError as problem:
             return error(f"failed to {NAMES[word]}: {problem}")
-        await self.give_back()
+        await self.release()
         return OK
 
     def mark_disconnected(self) -> None:
@@ -129,7 +129,7 @@ class Received:
         if self._subscriber is not None and not self:
             self._subscriber.end()
 
-    async def give_back(self) -> None:
+    async def release(self) -> None:
         """Return the held message to the front of its topic, and stop waiting."""
         subscriber, self._subscriber = self._subscriber, None
         if self._expiry is not None:
@@ -141,6 +141,6 @@ class Received:
     def _expire(self) -> None:
         """Release the held message, because the client's token has expired."""
         self._expiry = None
-        leaving = asyncio.get_running_loop().create_task(self.give_back(), name="penstock-resp-expiry")
+        leaving = asyncio.get_running_loop().create_task(self.release(), name="penstock-resp-expiry")
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)

@@ -143,8 +143,8 @@ class RespSession:
 
     async def close(self) -> None:
         """Release what the client holds."""
-        await self.received.give_back()
-        await self.held.give_back(self.namespace)
+        await self.received.release()
+        await self.held.release_all(self.namespace)
 
     def mark_disconnected(self) -> None:
         """End all waits, because the client is disconnected."""

@@ -152,18 +152,18 @@ class ConsumerGroups(PeriodicService):
                 await self._rest(got.slices)
                 noted = await self._home.run(RecordEpoch(namespace, group, number, wish.queues, Epoch(got.slices)))
             except ServerError:
-                await self._give_back(got, got.slices)
+                await self._release_slices(got, got.slices)
                 raise
             except BaseException:
                 # The caller has left. If there are several servers, another one may have taken the epoch over; else it is
                 # released.
                 if got.slices and not self._home.store.capabilities.is_shared:
-                    await asyncio.shield(self._give_back(got, got.slices))
+                    await asyncio.shield(self._release_slices(got, got.slices))
                 raise
             self._renewed[namespace, group, number] = self._home.clock.steady_ms() + wish.lease_ms
             # If another server was first, its record may have some of these slices, without jobs that were lost by then.
             kept = {each[:2] for each in noted.slices}
-            await self._give_back(got, [each for each in got.slices if each[:2] not in kept])
+            await self._release_slices(got, [each for each in got.slices if each[:2] not in kept])
             return noted
 
     async def read(self, namespace: str, group: str, number: int, split: int, splits: int) -> list[Wanted]:
@@ -236,14 +236,14 @@ class ConsumerGroups(PeriodicService):
         async with self._turn(namespace, group, "settle"):
             begun = await self._home.run(BeginSettling(namespace, group, limits.epoch_max))
             for number, epoch in begun:
-                released += await self._give_back(_Claimed(namespace, group, number), epoch.slices)
+                released += await self._release_slices(_Claimed(namespace, group, number), epoch.slices)
             if not self._is_claiming(namespace, group):
                 # Another server may be claiming for this group now.
                 shared = self._home.store.capabilities.is_shared
                 before_ms = self._home.clock.now_ms() - limits.slice_stray_ms if shared else None
                 for stray in await self._strays(namespace, group, before_ms):
                     if stray.number not in dict(begun):
-                        released += await self._give_back(stray, stray.slices)
+                        released += await self._release_slices(stray, stray.slices)
             await self._end(namespace, group, begun, None)
         return released
 
@@ -459,7 +459,7 @@ class ConsumerGroups(PeriodicService):
                 raise outcome
         return len(outcomes) - outcomes.count(None)
 
-    async def _give_back(self, got: _Claimed, slices: Sequence[SliceRef]) -> int:
+    async def _release_slices(self, got: _Claimed, slices: Sequence[SliceRef]) -> int:
         """Release slices; return how many jobs are ready again."""
         released = 0
         for each in slices:
@@ -511,9 +511,9 @@ class ConsumerGroups(PeriodicService):
         old = await self._home.store.entry_list(Search(EntryKind.GROUP, before_ms=before, limit=limits.groups_max))
         if old:
             await self._home.run(ForgetGroups([(entry.namespace, entry.name) for entry in old], before))
-        await self._give_back_strays()
+        await self._release_strays()
 
-    async def _give_back_strays(self) -> None:
+    async def _release_strays(self) -> None:
         """Release what was claimed for epochs that no client asks for any more."""
         strays = await self._strays(None, before_ms=self._home.clock.now_ms() - limits.slice_stray_ms)
         for stray in strays:
@@ -521,7 +521,7 @@ class ConsumerGroups(PeriodicService):
                 continue
             if stray.number not in await self._epochs(stray.namespace, stray.group, bodies=False):
                 log.warning("jobs of an epoch that was not finished are given back", group=stray.group, epoch=stray.number)
-                await self._give_back(stray, stray.slices)
+                await self._release_slices(stray, stray.slices)
 
     def _is_claiming(self, namespace: str, group: str) -> bool:
         return (namespace, group, "claim") in self._turns

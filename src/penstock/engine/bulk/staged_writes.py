@@ -102,7 +102,7 @@ class StagedWrites(PeriodicService):
         try:
             return await self._stage(namespace, txn, part, rows)
         except ServerError:  # even if it may be stored: then the same part is sent again, and is counted again
-            quotas.give_back(count)
+            quotas.refund(count)
             raise
 
     async def _stage(self, namespace: str, txn: str, part: int, rows: Sequence[PackedRows]) -> Stage:
@@ -132,7 +132,7 @@ class StagedWrites(PeriodicService):
 
     def _uncount(self, namespace: str, rows: int) -> None:
         if self._all.quotas is not None:
-            self._all.quotas.give_back({namespace: rows})
+            self._all.quotas.refund({namespace: rows})
 
     async def commit(self, namespace: str, key: str, txns: Sequence[str], wait_ms: int) -> Committed:
         """Commit staged writes under a key, waiting up to ``wait_ms`` for them to be published. Raises StageUnknown."""

@@ -188,12 +188,12 @@ def abandon(engine: ClaimShard, claim: Claim) -> None:
         claim.future.cancel()
         return
 
-    def give_back(future: asyncio.Future[list[Delivery]]) -> None:
+    def return_jobs(future: asyncio.Future[list[Delivery]]) -> None:
         if future.cancelled() or future.exception() is not None:
             return
         return_deliveries(engine, claim, future.result())
 
-    claim.future.add_done_callback(give_back)
+    claim.future.add_done_callback(return_jobs)
 
 
 def return_deliveries(engine: ClaimShard, caller: Claim, deliveries: list[Delivery]) -> None:

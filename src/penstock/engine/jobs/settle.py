@@ -310,7 +310,7 @@ async def renew(engine: EngineContext, work: UnitOfWork, commands: Sequence[Rene
 async def release(engine: EngineContext, work: UnitOfWork, commands: Sequence[Release]) -> None:
     """Apply a batch of releases."""
 
-    def give_back(command: Release, _index: int, job: JobRecord) -> None:
+    def release_job(command: Release, _index: int, job: JobRecord) -> None:
         if not command.delay_ms:
             work.move(job, Arrow.RELEASE)
             return
@@ -320,7 +320,7 @@ async def release(engine: EngineContext, work: UnitOfWork, commands: Sequence[Re
             put_details(job, details)
         work.move(job, Arrow.POSTPONE, work.now_ms + command.delay_ms, note=str(Arrow.POSTPONE))
 
-    await settle(engine, work, commands, give_back)
+    await settle(engine, work, commands, release_job)
 
 
 async def requeue(engine: EngineContext, work: UnitOfWork, commands: Sequence[Requeue]) -> None:

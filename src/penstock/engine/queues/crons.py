@@ -144,7 +144,7 @@ async def fire(engine: EngineContext, work: UnitOfWork) -> None:
     firing, over = await _within_quotas(engine, work, firing)
     jobs = await push_inside(work, [(tick.queue, _job(tick.cron, data[tick.cron.number])) for tick in firing])
     pushed = {tick.cron.number for tick, job in zip(firing, jobs, strict=True) if job is not None}
-    _give_back(engine, work, [tick for tick in firing if tick.cron.number not in pushed])
+    _refund(engine, work, [tick for tick in firing if tick.cron.number not in pushed])
     for cron, queue, problem, skipped in ticks:
         if problem is not None:
             _journal_event(work, EventKind.CRON_MISSED, queue, cron, error=problem)
@@ -169,7 +169,7 @@ async def _within_quotas(engine: EngineContext, work: UnitOfWork, firing: list[_
         return firing, set()
     granted = dict(await engine.quotas.grant(_counts(firing)))
     taken = {namespace: count for namespace, count in granted.items() if count}
-    work.when_undone.append(partial(engine.quotas.give_back, taken))
+    work.when_undone.append(partial(engine.quotas.refund, taken))
     within: list[_Tick] = []
     over: set[int] = set()
     for tick in firing:
@@ -183,10 +183,10 @@ async def _within_quotas(engine: EngineContext, work: UnitOfWork, firing: list[_
     return within, over
 
 
-def _give_back(engine: EngineContext, work: UnitOfWork, idle: list[_Tick]) -> None:
+def _refund(engine: EngineContext, work: UnitOfWork, idle: list[_Tick]) -> None:
     """Undo the count of ticks that pushed nothing, because the last job of their cron is still there."""
     if engine.quotas is not None and idle:
-        work.after_commit.append(partial(engine.quotas.give_back, _counts(idle)))
+        work.after_commit.append(partial(engine.quotas.refund, _counts(idle)))
 
 
 def _counts(ticks: list[_Tick]) -> dict[str, int]:

@@ -389,7 +389,7 @@ class PostgresStore(PostgresStoreReads):
         self.check_writable(grows=False)  # fail at once instead of waiting until the database is reached
         await self._turns.take(alone=alone)
         if not self._idle or self._idle[-1].is_closed():
-            self._turns.give_back()
+            self._turns.release()
             if self._idle:
                 self.lost(StorageFailed("a connection was closed"))
             self.check_writable(grows=False)
@@ -405,7 +405,7 @@ class PostgresStore(PostgresStoreReads):
         """Return a connection to the store."""
         if db in self._writers:  # otherwise there are new connections meanwhile
             self._idle.append(db)
-        self._turns.give_back()
+        self._turns.release()
 
     async def roll_back(self, db: Connection, error: BaseException) -> None:
         """Return the connection after a failure, ready for the next transaction."""

@@ -24,7 +24,7 @@ class TransactionSlots:
         self._line: deque[tuple[asyncio.Future[None], bool]] = deque()
 
     async def take(self, *, alone: bool = False) -> None:
-        """Wait for a slot; ``alone``: until no other one is taken. ``give_back`` returns it."""
+        """Wait for a slot; ``alone``: until no other one is taken. ``release`` returns it."""
         if not self._line and self._has_room(alone=alone):
             self._enter(alone=alone)
             return
@@ -38,7 +38,7 @@ class TransactionSlots:
                 self._line.remove(mine)
                 self._call()
             else:  # it got the slot at the same time
-                self.give_back()
+                self.release()
             raise
 
     def stay_alone(self) -> bool:
@@ -48,7 +48,7 @@ class TransactionSlots:
         self._alone = True
         return True
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Return a slot."""
         self._under_way -= 1
         self._alone = False
@@ -61,7 +61,7 @@ class TransactionSlots:
         try:
             yield
         finally:
-            self.give_back()
+            self.release()
 
     def _has_room(self, *, alone: bool) -> bool:
         return not self._under_way if alone else not self._alone and self._under_way < self._lanes

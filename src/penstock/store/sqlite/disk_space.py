@@ -77,7 +77,7 @@ class DiskSpace:
 
     def refuse(self) -> StorageFull:
         """Record that a write found no room; return the error for it if it cannot be tried again."""
-        given = self.ballast.give_back()
+        given = self.ballast.release_part()
         self._update_status()
         if not self._status.full:
             self._refuse_jobs()

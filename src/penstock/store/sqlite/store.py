@@ -197,14 +197,14 @@ class SqliteStore(SqliteStoreReads):
         """Open the files. On a full disk that uses a part of the reserve, because files must be created beside the log."""
         ballast = self._room.ballast
         if not ballast.has_room():
-            ballast.give_back()
+            ballast.release_part()
         while True:
             try:
                 self._connect_all(accept_loss=accept_loss, recovering=recovering)
             except (apsw.Error, OSError) as error:
                 if not self._room.means_full(error):
                     raise
-                if not ballast.give_back():
+                if not ballast.release_part():
                     raise StorageFull(
                         f"The disk of {self._directory} is full, and there is no reserve left to open the data with. Free some "
                         "space and start again. Nothing was changed."
@@ -402,7 +402,7 @@ class SqliteStore(SqliteStoreReads):
 
     def _quota_take(self, namespace: str, jobs: int, quota: int | None) -> int:
         if jobs < 0:
-            self._windows.give_back(namespace, -jobs)
+            self._windows.refund(namespace, -jobs)
             return 0
         return self._windows.take(namespace, jobs, quota, self.clock.steady_ms())
 
