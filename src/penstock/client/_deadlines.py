@@ -57,9 +57,9 @@ class Deadlines:
         if self._timer is None or moment < self._rings_at:
             self.close()
             self._rings_at = moment
-            self._timer = call_in(self._loop, moment - steady(), self._ring)
+            self._timer = call_in(self._loop, moment - steady(), self._on_alarm)
 
-    def _ring(self) -> None:
+    def _on_alarm(self) -> None:
         self._timer = None
         now = steady()
         late: list[JobContext] = []

@@ -215,11 +215,11 @@ async def pause(clock: Clock, ms: int) -> None:
     """Wait for some time by a clock. Cancelling works as with any other awaitable."""
     rung: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def ring() -> None:
+    def on_alarm() -> None:
         if not rung.done():
             rung.set_result(None)
 
-    alarm = clock.call_at(clock.steady_ms() + ms, ring)
+    alarm = clock.call_at(clock.steady_ms() + ms, on_alarm)
     try:
         await rung
     finally:
@@ -231,12 +231,12 @@ async def within(clock: Clock, ms: int, work: Coroutine[Any, Any, T]) -> T:
     task = asyncio.ensure_future(work)
     late = False
 
-    def ring() -> None:
+    def on_alarm() -> None:
         nonlocal late
         late = not task.done()
         task.cancel()
 
-    alarm = clock.call_at(clock.steady_ms() + ms, ring)
+    alarm = clock.call_at(clock.steady_ms() + ms, on_alarm)
     try:
         await asyncio.wait({task})
     finally:  # also if the caller is cancelled

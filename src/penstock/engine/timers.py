@@ -92,7 +92,7 @@ class Timer:
         if self._alarm is None or at < self._alarm_at:
             self._disarm()
             self._alarm_at = at
-            self._alarm = engine.clock.call_at(at, self._ring)
+            self._alarm = engine.clock.call_at(at, self._on_alarm)
 
     def _disarm(self) -> None:
         if self._alarm is not None:
@@ -123,7 +123,7 @@ class Timer:
         """End the grace period, because all leases that had to expire did."""
         self._grace_until = None
 
-    def _ring(self) -> None:
+    def _on_alarm(self) -> None:
         self._alarm = None
         horizon, clock = self._engine.store.horizon, self._engine.clock
         now, steady = clock.now_ms(), clock.steady_ms()

@@ -106,7 +106,7 @@ class WorkerRegistry:
         self._active[key] = worker
         self._count(worker, 1)
         self._publish(EventKind.WORKER_CONNECTED, worker, name=name, queues=worker.queues)
-        self._book()
+        self._set_alarm()
         return worker
 
     def heartbeat(
@@ -138,7 +138,7 @@ class WorkerRegistry:
         if active_jobs is not None:
             worker.active_jobs = active_jobs
             self._watch_load(worker)
-        self._book()
+        self._set_alarm()
         return worker
 
     def unregister(self, namespace: str, worker_id: str) -> bool:
@@ -249,7 +249,7 @@ class WorkerRegistry:
         payload = {"workerId": worker.id, **more}
         self._feed.publish_transient(kind, payload, self._clock.now_ms(), namespace=worker.namespace)
 
-    def _book(self) -> None:
+    def _set_alarm(self) -> None:
         """Set the alarm for the next moment at which a worker may have been silent for too long."""
         moments = []
         if self._active:
@@ -257,9 +257,9 @@ class WorkerRegistry:
         if self._silent:
             moments.append(next(iter(self._silent.values())).heard_at + FORGET_AFTER_TIMEOUTS * self._timeout_ms)
         if moments and self._alarm is None:
-            self._alarm = self._clock.call_at(min(moments), self._ring)
+            self._alarm = self._clock.call_at(min(moments), self._on_alarm)
 
-    def _ring(self) -> None:
+    def _on_alarm(self) -> None:
         self._alarm = None
         steady = self._clock.steady_ms()
         for key, worker in list(self._active.items()):
@@ -272,4 +272,4 @@ class WorkerRegistry:
                 break
             del self._silent[key]
             self._count(worker, -1)
-        self._book()
+        self._set_alarm()

@@ -58,11 +58,11 @@ def authenticator_of(config: Config, clock: Clock, guard: Guard) -> Authenticato
     from penstock.access.jwt import TokenRules, Verifier  # noqa: PLC0415, see above
     from penstock.access.keys import KeyRing  # noqa: PLC0415
 
-    ring = KeyRing(clock, keys, fetch)
-    ring.tend()
+    key_ring = KeyRing(clock, keys, fetch)
+    key_ring.tend()
     defaults = tuple(_usable("jwt_default_scopes", lambda: [_checked_scope(each) for each in config.jwt_default_scopes]))
     rules = TokenRules(config.jwt_leeway_ms, config.jwt_required_claims, config.jwt_audience, config.jwt_issuer, defaults)
-    return Authenticator(clock, tokens, Verifier(clock, ring, rules), required=config.auth_required)
+    return Authenticator(clock, tokens, Verifier(clock, key_ring, rules), required=config.auth_required)
 
 
 def _checked_scope(scope: str) -> str:

@@ -95,13 +95,13 @@ class Catalog:
                 tally[state] += change
                 self.total[state] += change
 
-    def book_cron(self, cron: CronRecord) -> None:
+    def record_cron_due(self, cron: CronRecord) -> None:
         """Record the next tick of a cron that was just written."""
         if self.horizon.cron_ms is None or cron.next_run < self.horizon.cron_ms:
             self.horizon.cron_ms = cron.next_run
 
 
-def book(horizon: Horizon, job: JobRecord) -> None:
+def record_due(horizon: Horizon, job: JobRecord) -> None:
     """Record when a job that was just written is due, or expires."""
     if job.state == State.ACTIVE:
         if job.lease_until is not None and (horizon.lease_expiry_ms is None or job.lease_until < horizon.lease_expiry_ms):

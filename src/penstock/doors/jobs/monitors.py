@@ -65,12 +65,12 @@ class Pulse:
         """Start or stop, depending on the readers."""
         if self.is_wanted and self._alarm is None:
             clock = self._watch.engine.clock
-            self._alarm = clock.call_at(clock.steady_ms() + self._every_ms, self._ring)
+            self._alarm = clock.call_at(clock.steady_ms() + self._every_ms, self._on_alarm)
         elif not self.is_wanted and self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
 
-    def _ring(self) -> None:
+    def _on_alarm(self) -> None:
         self._alarm = None
         if self.is_wanted:
             self._beat()

@@ -234,16 +234,16 @@ class Pusher:
         clock, renewing = self._engine.clock, set[asyncio.Task[bool]]()
         alarms: list[Alarm] = []  #: the alarm that is set
 
-        def book() -> None:
+        def set_alarm() -> None:
             alarms[:] = [clock.call_at(clock.steady_ms() + lease_ms * 2 // 3, renew)]
 
         def renew() -> None:
             task = asyncio.ensure_future(self._say(Renew(self._queue.namespace, [hold], [lease_ms])))
             renewing.add(task)
             task.add_done_callback(renewing.discard)
-            book()
+            set_alarm()
 
-        book()
+        set_alarm()
         try:
             return await posting
         finally:

@@ -97,7 +97,7 @@ class Subscribers:
         self._pool.enter(queue.namespace)
         subscriber = Subscriber(self, queue)
         self._open.add(subscriber)
-        self._book()
+        self._set_alarm()
         return subscriber
 
     def leave(self, subscriber: Subscriber) -> None:
@@ -122,16 +122,16 @@ class Subscribers:
 
     # Leases.
 
-    def _book(self) -> None:
+    def _set_alarm(self) -> None:
         if self._alarm is None and self._open and not self.closed:
             clock = self.engine.clock
-            self._alarm = clock.call_at(clock.steady_ms() + self.lease_ms // 3, self._ring)
+            self._alarm = clock.call_at(clock.steady_ms() + self.lease_ms // 3, self._on_alarm)
 
-    def _ring(self) -> None:
+    def _on_alarm(self) -> None:
         self._alarm = None
         if not self.closed:
             self._renew_all()
-        self._book()
+        self._set_alarm()
 
     def _renew_all(self) -> None:
         """Renew the leases of messages that have been held for some time. A failed renewal is tried again.

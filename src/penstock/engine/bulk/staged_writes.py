@@ -78,7 +78,7 @@ class StagedWrites(PeriodicService):
         """Answer all callers that wait for a commit to be published, because the server is closing."""
         self._stopping = True
         for future in [future for waiting in self._waiting.values() for future in waiting]:
-            _ring(future)
+            _wake(future)
 
     async def stop(self) -> None:
         """Stop after the current slices."""
@@ -211,7 +211,7 @@ class StagedWrites(PeriodicService):
             look_ms = (
                 min(until, clock.steady_ms() + limits.commit_look_ms) if self._home.store.capabilities.is_shared else until
             )
-            alarm = clock.call_at(look_ms, partial(_ring, future))
+            alarm = clock.call_at(look_ms, partial(_wake, future))
             try:
                 if await self._is_published(namespace, key):
                     return True
@@ -255,7 +255,7 @@ class StagedWrites(PeriodicService):
                 return
         if await self._home.run(RecordPublished(namespace, key, (), published=True)):
             for future in self._waiting.pop((namespace, key), set()):
-                _ring(future)
+                _wake(future)
 
     async def _expire(self) -> None:
         """Delete what was not committed in time, parts that were not completed, and keys that were kept for long enough."""
@@ -293,6 +293,6 @@ class StagedWrites(PeriodicService):
         return wanted
 
 
-def _ring(future: asyncio.Future[None]) -> None:
+def _wake(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)

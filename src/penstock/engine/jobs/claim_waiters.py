@@ -134,11 +134,11 @@ class ClaimWaiters:
 
         The earliest time counts: each time schedules the next, if needed.
         """
-        booked = self._nudges.get(queue)
-        if booked is not None:
-            if booked[0] <= steady_ms:
+        nudge = self._nudges.get(queue)
+        if nudge is not None:
+            if nudge[0] <= steady_ms:
                 return
-            booked[1].cancel()  # the line waits for a rate limit, which may have been changed since, like any other setting
+            nudge[1].cancel()  # the line waits for a rate limit, which may have been changed since, like any other setting
         self._nudges[queue] = steady_ms, self._engine.clock.call_at(steady_ms, lambda: self._nudge(queue))
 
     def _nudge(self, queue: QueueKey) -> None:

@@ -75,7 +75,7 @@ class CancelChildren(Command[int]):
         self.gone = gone
 
 
-async def book_needs(work: UnitOfWork, job: JobRecord, needed: Sequence[JobRecord | Afar]) -> bool:
+async def record_needs(work: UnitOfWork, job: JobRecord, needed: Sequence[JobRecord | Afar]) -> bool:
     """Record that a new job needs others; return whether one of them keeps it waiting.
 
     Needed jobs that have completed or failed count at once.

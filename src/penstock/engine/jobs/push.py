@@ -471,7 +471,7 @@ async def make_one(work: UnitOfWork, queue: Queue, new: JobSpec, names: Existing
     """Make a job that may have to wait for others."""
     job = build_one(work, queue, new)
     needed = [found for ref in new.needs if (found := await names.resolve_any(queue, ref)) is not None]
-    if needed and await dependencies.book_needs(work, job, needed):
+    if needed and await dependencies.record_needs(work, job, needed):
         work.create([job], (new,), Arrow.AWAIT)
     else:
         start_apart(work, [job], (new,))

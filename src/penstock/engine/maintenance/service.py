@@ -41,7 +41,7 @@ class PeriodicService:
         """Start the service; starting twice is allowed."""
         if self._stopped:
             self._stopped = self._stopping = False
-            self._book()
+            self._set_alarm()
 
     async def stop(self) -> None:
         """Stop after the current slice; stopping twice, or before the start, is allowed."""
@@ -57,7 +57,7 @@ class PeriodicService:
         if not self._stopped and self._task is None:
             if self._alarm is not None:
                 self._alarm.cancel()
-            self._ring()
+            self._on_alarm()
 
     async def run_once(self) -> None:
         """Do one round."""
@@ -79,11 +79,11 @@ class PeriodicService:
             goes_on=self.goes_on,
         )
 
-    def _book(self) -> None:
+    def _set_alarm(self) -> None:
         clock = self._engine.clock
-        self._alarm = clock.call_at(clock.steady_ms() + self.every_ms, self._ring)
+        self._alarm = clock.call_at(clock.steady_ms() + self.every_ms, self._on_alarm)
 
-    def _ring(self) -> None:
+    def _on_alarm(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._round(), name=f"penstock-{type(self).__name__}")
 
     async def _round(self) -> None:
@@ -97,4 +97,4 @@ class PeriodicService:
             log.exception("housekeeping failed", keeper=type(self).__name__)
         self._task = None
         if not self._stopped:
-            self._book()
+            self._set_alarm()

@@ -304,12 +304,12 @@ class Relayer(PeriodicService):
             wait_ms = again_ms if wait_ms is None else min(wait_ms, again_ms or wait_ms)
         return wait_ms
 
-    def _book(self) -> None:
+    def _set_alarm(self) -> None:
         if self._next_ms is not None and self._next_ms < self.every_ms:
             clock = self._engine.clock
             self._alarm = clock.call_at(clock.steady_ms() + self._next_ms, self.wake)
         else:
-            super()._book()
+            super()._set_alarm()
 
 
 class Auditor(PeriodicService):

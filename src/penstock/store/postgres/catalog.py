@@ -113,10 +113,10 @@ class PostgresCatalog(catalog.Catalog):
         self.crons += notice.crons
         self._bring_forward(notice)
 
-    def bring_forward(self, booked: Horizon) -> None:
+    def bring_forward(self, due: Horizon) -> None:
         """Apply a due time of this server's commit, also if a query of due times is in progress."""
-        moments = booked.due_ms, booked.job_expiry_ms, booked.lease_expiry_ms, booked.cron_ms
-        self._bring_forward(CommitNotice(horizon=moments, unfollowed=booked.unfollowed))
+        moments = due.due_ms, due.job_expiry_ms, due.lease_expiry_ms, due.cron_ms
+        self._bring_forward(CommitNotice(horizon=moments, unfollowed=due.unfollowed))
 
     def _bring_forward(self, notice: CommitNotice) -> None:
         bring_forward(self.horizon, notice)

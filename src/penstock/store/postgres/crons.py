@@ -131,7 +131,7 @@ class PostgresCrons(PostgresTransactionBase):
         await self._guarded(statement, [*guards, *values], len(crons), "crons")
 
     def _book_cron(self, cron: CronRecord) -> None:
-        self._catalog.book_cron(cron)
-        booked = self._booked
-        if booked.cron_ms is None or cron.next_run < booked.cron_ms:
-            booked.cron_ms = cron.next_run
+        self._catalog.record_cron_due(cron)
+        own = self._own_horizon
+        if own.cron_ms is None or cron.next_run < own.cron_ms:
+            own.cron_ms = cron.next_run

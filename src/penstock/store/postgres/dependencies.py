@@ -108,7 +108,7 @@ class PostgresDependencies(PostgresTransactionBase):
             "insert into ends values ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
             [end._replace(error=_utf8(end.error)) for end in ends],  # type: ignore[arg-type]
         )
-        self._catalog.horizon.unfollowed = self._booked.unfollowed = True
+        self._catalog.horizon.unfollowed = self._own_horizon.unfollowed = True
 
     async def end_list(self, limit: int) -> list[JobEnd]:
         found: list[JobEnd] = []

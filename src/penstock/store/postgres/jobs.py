@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core import limits
 from penstock.core.lifecycle import State
-from penstock.store.catalog import book, except_queues
+from penstock.store.catalog import except_queues, record_due
 from penstock.store.postgres import commit_notice, reads, rows
 from penstock.store.postgres.transaction_base import PostgresTransactionBase
 
@@ -35,7 +35,7 @@ class PostgresJobs(PostgresTransactionBase):
             # A plain job needs no due time, unless it was answered from a buffer before, and is stored only now.
             if job.state or job.expires_at is not None or job.group_id is not None or job.position < self._young:
                 self._written(job)
-        self._catalog.bring_forward(self._booked)
+        self._catalog.bring_forward(self._own_horizon)
 
     async def _copy(self, table: str, columns: Sequence[str], records: list[Any]) -> None:
         await self._db.copy_records_to_table(table, columns=columns, records=records)
@@ -125,7 +125,7 @@ class PostgresJobs(PostgresTransactionBase):
             self._written(job)
             if job.group_id is not None and old_state == State.WAITING and job.state == State.ACTIVE:
                 self._groups.claimed(job.queue, job.group_id)
-        self._catalog.bring_forward(self._booked)
+        self._catalog.bring_forward(self._own_horizon)
 
     async def job_lease(self, jobs: Sequence[Changed]) -> None:
         groups = rows.by_lease(jobs)
@@ -144,7 +144,7 @@ class PostgresJobs(PostgresTransactionBase):
             self._written(job)
             if job.group_id is not None:
                 self._groups.claimed(job.queue, job.group_id)
-        self._catalog.bring_forward(self._booked)
+        self._catalog.bring_forward(self._own_horizon)
 
     async def job_remove(self, jobs: Sequence[Changed]) -> None:
         for state, some in rows.by_state(jobs).items():
@@ -168,10 +168,10 @@ class PostgresJobs(PostgresTransactionBase):
         for job in jobs:
             self._tally(job.queue)
             self._written(job)
-        self._catalog.bring_forward(self._booked)
+        self._catalog.bring_forward(self._own_horizon)
 
     def _written(self, job: JobRecord) -> None:
-        book(self._booked, job)
+        record_due(self._own_horizon, job)
         if job.group_id is not None:
             self._groups.touch(job.queue, job.group_id)
         if job.state == State.WAITING and 0 <= job.position < self._young:  # it has its old position again

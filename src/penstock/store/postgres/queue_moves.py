@@ -46,7 +46,7 @@ class PostgresQueueMoves(PostgresQueues):
         self._moved = self._webhooks_changed = True
         self._set_move(queue, move)
         await self._catalog.extend_horizon(self._db)
-        bring_forward(self._booked, CommitNotice(horizon=_moments(self._catalog.horizon)))
+        bring_forward(self._own_horizon, CommitNotice(horizon=_moments(self._catalog.horizon)))
 
     async def queues_forget(self) -> None:
         version = await self._next_version()

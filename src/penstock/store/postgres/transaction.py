@@ -80,7 +80,7 @@ class PostgresTransaction(
         self.block: JournalBlock | None = None
         self._groups = PostgresJobGroups(self._settings_of)
         self._emptied: set[int] = set()
-        self._booked = Horizon()
+        self._own_horizon = Horizon()
         self._fronts: set[int] = set()  #: queues in which a job got a position that other servers may count as empty
         self._new_crons = 0
         self._webhooks_changed = False
@@ -148,7 +148,7 @@ class PostgresTransaction(
         store.end(self._db)
         self._catalog.apply(self._deltas)
         self._catalog.crons += self._new_crons
-        self._catalog.bring_forward(self._booked)
+        self._catalog.bring_forward(self._own_horizon)
         for queue in self._fronts:  # again, because another transaction may have read before this commit
             store.fronts.forget(queue)
         if self._finished is not None:
@@ -164,13 +164,13 @@ class PostgresTransaction(
         self.wrote = True
         queues = self._mentioned()
         body = _encode((queues, self._events))
-        booked = self._booked
+        own = self._own_horizon
         notice = commit_notice.CommitNotice(
             {number: delta for number, delta in self._deltas.items() if any(delta)},
-            (booked.due_ms, booked.job_expiry_ms, booked.lease_expiry_ms, booked.cron_ms),
+            (own.due_ms, own.job_expiry_ms, own.lease_expiry_ms, own.cron_ms),
             self._new_crons,
             self._webhooks_changed,
-            booked.unfollowed,
+            own.unfollowed,
             list(self._fronts),
             list(self._changed),
         )

@@ -39,7 +39,7 @@ class PostgresTransactionBase(TransactionBase["PostgresCatalog"]):
     _db: Connection
     _store: PostgresStore
     _groups: PostgresJobGroups
-    _booked: Horizon
+    _own_horizon: Horizon
     _fronts: set[int]  #: queues in which a job got a position that other servers may count as empty
     _new_crons: int
     _webhooks_changed: bool

@@ -76,7 +76,7 @@ class SqliteCrons(SqliteTransactionBase):
             self._db.execute(INSERT, (namespace, cron.key.name, plan, cron.next_run, cron.executions))
             cron.number = self._db.last_insert_rowid()
             self._db.execute(INSERT_DATA, (cron.number, data))
-            self._catalog.book_cron(cron)
+            self._catalog.record_cron_due(cron)
         self._new_crons += len(crons)
 
     async def cron_tally(self, namespace: str) -> tuple[int, int]:
@@ -91,7 +91,7 @@ class SqliteCrons(SqliteTransactionBase):
             [(encode_plan(cron.plan), cron.next_run, cron.executions, cron.number, tick) for cron, tick in crons],
         )
         for cron, _ in crons:
-            self._catalog.book_cron(cron)
+            self._catalog.record_cron_due(cron)
 
     async def cron_remove(self, crons: Sequence[tuple[CronRecord, int]]) -> None:
         self._write_crons(DELETE, [(cron.number, tick) for cron, tick in crons])
@@ -108,7 +108,7 @@ class SqliteCrons(SqliteTransactionBase):
         size = 0
         for cron in crons:
             if size >= limits.claim_batch_bytes_max:
-                self._catalog.book_cron(cron)
+                self._catalog.record_cron_due(cron)
                 break
             row = next(iter(self._db.execute(SELECT_DATA, (cron.number,))), (b"null",))
             found[cron.number] = bytes(row[0])

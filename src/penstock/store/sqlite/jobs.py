@@ -11,7 +11,7 @@ from penstock.core import limits
 from penstock.core.errors import RowChanged
 from penstock.core.job import JobRecord, Payload
 from penstock.core.lifecycle import State
-from penstock.store.catalog import book, except_queues
+from penstock.store.catalog import except_queues, record_due
 from penstock.store.sqlite import rows
 from penstock.store.sqlite.transaction_base import Changed, SqliteTransactionBase
 
@@ -164,7 +164,7 @@ class SqliteJobs(SqliteTransactionBase):
                 if until is not None and (lease_expiry_ms is None or until < lease_expiry_ms):
                     lease_expiry_ms = until
             elif state == _DELAYED or job.expires_at is not None:
-                book(self._catalog.horizon, job)
+                record_due(self._catalog.horizon, job)
             if job.group_id is not None:
                 self._groups.touch(job.queue, job.group_id)
                 if state == _ACTIVE and old_state == _WAITING:
@@ -192,7 +192,7 @@ class SqliteJobs(SqliteTransactionBase):
             self._written(job)
 
     def _written(self, job: JobRecord) -> None:
-        book(self._catalog.horizon, job)
+        record_due(self._catalog.horizon, job)
         if job.group_id is not None:
             self._groups.touch(job.queue, job.group_id)
 

@@ -443,7 +443,7 @@ class SqliteStore(SqliteStoreReads):
         except OSError as error:
             self._stop_writes(f"fsync failed: {error}")
             raise OutcomeUnknown from error
-        self._log_sync.book_mark_sync(self._checkpoint_thread.submit)
+        self._log_sync.schedule_mark_sync(self._checkpoint_thread.submit)
 
     def committed(self, *, recount: bool, moved: bool) -> None:
         """Handle the commit of a transaction."""

@@ -118,7 +118,7 @@ class LogSync:
         if self._mark is not None:
             self._mark.write(position)
 
-    def book_mark_sync(self, run: Callable[[Callable[[], None]], object]) -> None:
+    def schedule_mark_sync(self, run: Callable[[Callable[[], None]], object]) -> None:
         """Sync the mark within a second. ``run``: runs that in a thread."""
         if self._alarm is None and self._mark is not None:
             self._alarm = self._clock.call_at(self._clock.steady_ms() + SYNC_EVERY_MS, lambda: self._sync_mark(run))
