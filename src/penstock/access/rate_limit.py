@@ -101,7 +101,7 @@ class SlidingWindow:
         self._clients: dict[str, _Requests] = {}  # the client that was seen last is at the end
         self._marks = 0
 
-    def retry_after_ms(self, client: str) -> int:
+    def count(self, client: str) -> int:
         """Count a request of a client. Return 0 if it is allowed, else the ms until the next one is."""
         if ":" in client:
             client = network_of(client, self._ipv6_prefix)
@@ -121,7 +121,7 @@ class SlidingWindow:
 
     def check(self, client: str) -> None:
         """Count a request or a command of a client. Raises RateLimited if it exceeds the limit."""
-        wait_ms = self.retry_after_ms(client)
+        wait_ms = self.count(client)
         if wait_ms:
             raise RateLimited(retry_after_ms=wait_ms)
 

@@ -27,7 +27,7 @@ class EntryKind:
     All but DRAFT, DUE, CARRIED, SLICE and KNOWN are on the first shard.
     """
 
-    GROUP: Final = 1  #: a consumer group (Group); its name, 0
+    GROUP: Final = 1  #: a consumer group (ConsumerGroup); its name, 0
     EPOCH: Final = 2  #: jobs that a group has claimed (Epoch); its name, the epoch
     STAGE: Final = 3  #: a part of a staged write (Stage); the transaction's name, the part
     DRAFT: Final = 4  #: an attempt to stage a part that is not committed; "", its id, which owns chunks
@@ -35,7 +35,7 @@ class EntryKind:
     COMMIT: Final = 6  #: a commit (Commit); its key, 0
     OPEN: Final = 7  #: a commit whose rows are not all published; its key, 0
     CARRIED: Final = 8  #: a chunk that was moved here with its queue; the id of the draft, the chunk's number
-    SLICE: Final = 9  #: jobs that were claimed together for an epoch (Slice); see ``slice_name``, its id
+    SLICE: Final = 9  #: jobs that were claimed together for an epoch (EpochSlice); see ``slice_name``, its id
     KNOWN: Final = 10  #: rows of a draft that created no jobs, counted as its weight; the key of the commit, the draft's id
 
 

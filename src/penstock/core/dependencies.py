@@ -80,7 +80,7 @@ class JobEnd(NamedTuple):
         return len(self.result or b"") + 3 * len(self.error or "")  # with the dependency, the job and the journal
 
 
-class Afar(NamedTuple):
+class RemoteJob(NamedTuple):
     """A needed job of another shard, in the state in which it was found there."""
 
     name: str  #: its id, as clients use it

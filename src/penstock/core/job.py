@@ -28,12 +28,12 @@ class JobFlag:
     IGNORE_FAILURE: Final = 128  #: if it fails, the jobs that need it no longer need it, but can read the error
     DROP_DEPENDENCY: Final = 256  #: if it fails, the jobs that need it no longer need it
     REPEATS: Final = 512  #: pushed again after it is completed; its options contain the rule, see repeat.py
-    AWAITED_AFAR: Final = 1_024  #: jobs of other shards need it (then it is AWAITED, too)
+    AWAITED_REMOTELY: Final = 1_024  #: jobs of other shards need it (then it is AWAITED, too)
     UNCOUNTED: Final = 2_048  #: the end of a lease without an ack returns it unchanged, without a limit
     MESSAGE: Final = (
         4_096  #: the end of a lease without an ack is a normal failure: it goes to the back, and only attempts count
     )
-    AWAITS: Final = AWAITED | AWAITED_AFAR  #: set by other jobs, not by its producer
+    AWAITS: Final = AWAITED | AWAITED_REMOTELY  #: set by other jobs, not by its producer
 
 
 class Payload(msgspec.Struct, frozen=True, gc=False):
@@ -112,7 +112,7 @@ class JobRecord(msgspec.Struct, array_like=True, gc=False):
         return bool(self.flags & flag)
 
 
-#: The fields of Job that never change come first; a save rewrites the fields from this index on.
+#: The fields of JobRecord that never change come first; a save rewrites the fields from this index on.
 FIRST_LIVE_FIELD: Final = JobRecord.__struct_fields__.index("expires_at")
 
 

@@ -1,6 +1,6 @@
 """The structure of JSON texts: how deeply they are nested, and how many items they have.
 
-One pass over pieces of bounded length finds both, so that a large text can be processed in slices: see core/slices. The
+One pass over pieces of bounded length finds both, so that a large text can be processed in slices: see core/time_slices. The
 texts are valid JSON: the decoder has read them before.
 """
 

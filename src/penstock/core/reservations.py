@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
-    from penstock.core.dependencies import Afar
+    from penstock.core.dependencies import RemoteJob
 
 
 class Reservation(NamedTuple):
@@ -34,7 +34,7 @@ class Permit(NamedTuple):
     clock: Clock
     until_ms: int  #: on the steady reading of that clock
     tickets: tuple[int, ...] = ()  #: tickets of the names in the push
-    afar: dict[int | str, Afar] = {}  # noqa: RUF012 - never changed; jobs of other shards that it needs, by how it names them
+    remote: dict[int | str, RemoteJob] = {}  # noqa: RUF012 - never changed; jobs of other shards that it needs, by how it names them
 
     @property
     def is_over(self) -> bool:

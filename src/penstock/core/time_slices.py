@@ -79,6 +79,6 @@ async def in_slices(steps: Steps[T]) -> T:
                     return result
                 finally:
                     if work_s() - began > _SHORT_S:
-                        await yield_to_loop(1)  # ``turn`` is held: the next slice is done in the next turn of the loop
+                        await yield_to_loop(1)  # ``lock`` is held: the next slice is done in the next turn of the loop
     finally:
         steps.close()

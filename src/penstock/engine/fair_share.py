@@ -61,7 +61,7 @@ class FairShare:
         """Return None if a request, or several that came together, may begin now, else a future to wait for."""
         if namespace == self.only:
             return None
-        if not self.shared and not self._is_second(namespace):
+        if not self.shared and not self._begin_sharing_with(namespace):
             return None
         self._note(namespace)
         if namespace in self._lines or namespace in self._behind:
@@ -194,7 +194,7 @@ class FairShare:
         """Number of waiting requests."""
         return sum(len(line) for lines in (self._lines, self._large_lines) for line in lines.values())
 
-    def _is_second(self, namespace: str) -> bool:
+    def _begin_sharing_with(self, namespace: str) -> bool:
         """Record a namespace that was not active; begin to share if it is not the only one."""
         if not self.only:
             self.only = namespace

@@ -335,7 +335,7 @@ class UnitOfWork:
                 self.ended.append((job, arrow))
                 if target == _DEAD:
                     self._note_death(job)
-            elif target == _NOWHERE and job.flags & JobFlag.AWAITED_AFAR:
+            elif target == _NOWHERE and job.flags & JobFlag.AWAITED_REMOTELY:
                 self.given_up.append(job.id)
 
     def _note_death(self, job: JobRecord) -> None:

@@ -371,7 +371,7 @@ class HttpApp:
         """Count a request of a client. Return the error if the client is over its limit. Probes are not counted."""
         if scope.path in self._probes and scope.method in _PROBING:
             return None
-        wait_ms = rate_limit.retry_after_ms(self.client_of(scope))
+        wait_ms = rate_limit.count(self.client_of(scope))
         return RateLimited(retry_after_ms=wait_ms) if wait_ms else None
 
     def _who(self, scope: Scope, request: Request) -> str:

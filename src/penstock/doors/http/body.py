@@ -3,8 +3,8 @@
 A small, valid body is decoded in one step into its struct. Only if that fails, the body is read again, field by field, to
 find the contract's error text, or to accept what the contract accepts: null for a missing field, 5.0 for 5.
 
-This second reading, and that of large bodies, is done in slices (core/slices), item by item. A valid item is decoded in one
-step; only an invalid item is examined further.
+This second reading, and that of large bodies, is done in slices (core/time_slices), item by item. A valid item is decoded in
+one step; only an invalid item is examined further.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class JobsSession:
         self._under_way += 1
         self._idle.clear()
         try:
-            if not self._table.share.has_turn():
+            if not self._table.share.try_begin():
                 await self._table.share.turn()
             return await self._answer(message)
         except ServerError as error:

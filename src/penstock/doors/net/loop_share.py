@@ -36,7 +36,7 @@ class LoopShare:
         self._next = 0  #: how many continue in the next round
         self._waiting = 0  #: in the line, or due in the next round
 
-    def has_turn(self) -> bool:
+    def try_begin(self) -> bool:
         """Return whether a command may begin at once; otherwise wait for a ``turn``.
 
         No command overtakes those that wait.
@@ -48,7 +48,7 @@ class LoopShare:
 
     async def turn(self) -> None:
         """Return when a command may begin."""
-        if self.has_turn():
+        if self.try_begin():
             return
         self._waiting += 1
         try:

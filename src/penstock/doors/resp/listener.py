@@ -312,7 +312,7 @@ class RespConnection(asyncio.Protocol):
     async def _work(self) -> None:
         session, share = self._session, self._listener.share
         while True:
-            if (self._parser.kept or self._next) and not share.has_turn():
+            if (self._parser.kept or self._next) and not share.try_begin():
                 await share.turn()
             commands = self._turn()
             if self.lost:

@@ -41,7 +41,7 @@ class Naming(Pushing):
         self._part = part
 
     async def _push(self, shard: int, items: Sequence[Item], permit: Permit) -> None:
-        allowed = permit if permit.tickets or permit.afar else None
+        allowed = permit if permit.tickets or permit.remote else None
         some = self._part._replace(jobs=[item.new for item in items])
         await self._engines[shard].run(Publish(self._entry, [some], allowed, rows=len(self._part.jobs)))
         self._answers.update((item.place, None) for item in items)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
-from penstock.core.dependencies import Afar, Dependency, JobEnd, Need, after_failure, blame, end_of, standing
+from penstock.core.dependencies import Dependency, JobEnd, Need, RemoteJob, after_failure, blame, end_of, standing
 from penstock.core.errors import JobNotFound, OwnAncestor
 from penstock.core.events import EventKind
 from penstock.core.job import DeathReason, JobFlag, details_of, put_details
@@ -60,22 +60,22 @@ class DropDependency(Command[bool]):
 class CancelChildren(Command[int]):
     """Cancel the children of a job that no worker has, and let the job continue without them; answers how many.
 
-    Children that are gone count too, because no worker will get them. ``afar``: children on other shards, which were
+    Children that are gone count too, because no worker will get them. ``remote``: children on other shards, which were
     handled there. ``gone``: those of them that are gone.
     """
 
-    __slots__ = ("afar", "gone", "namespace", "ref")
+    __slots__ = ("gone", "namespace", "ref", "remote")
 
     def __init__(
-        self, namespace: str, ref: JobRef, afar: frozenset[int] = frozenset(), gone: frozenset[int] = frozenset()
+        self, namespace: str, ref: JobRef, remote: frozenset[int] = frozenset(), gone: frozenset[int] = frozenset()
     ) -> None:
         self.namespace = namespace
         self.ref = ref
-        self.afar = afar
+        self.remote = remote
         self.gone = gone
 
 
-async def record_needs(work: UnitOfWork, job: JobRecord, needed: Sequence[JobRecord | Afar]) -> bool:
+async def record_needs(work: UnitOfWork, job: JobRecord, needed: Sequence[JobRecord | RemoteJob]) -> bool:
     """Record that a new job needs others; return whether one of them keeps it waiting.
 
     Needed jobs that have completed or failed count at once.
@@ -83,19 +83,19 @@ async def record_needs(work: UnitOfWork, job: JobRecord, needed: Sequence[JobRec
     found: dict[int, Dependency] = {}
     free = False
     for each in needed:
-        name, end = each if isinstance(each, Afar) else await needed_state(work, each)
+        name, end = each if isinstance(each, RemoteJob) else await needed_state(work, each)
         free = free or end.frees
         found[end.job] = Dependency(job.id, end.job, end.state, name, end.result, end.error)
-        if end.state.is_open and not isinstance(each, Afar):
+        if end.state.is_open and not isinstance(each, RemoteJob):
             await_(work, each)
     work.need(found.values())
     return not free and any(each.state.is_open for each in found.values())
 
 
-async def needed_state(work: UnitOfWork, needed: JobRecord) -> Afar:
+async def needed_state(work: UnitOfWork, needed: JobRecord) -> RemoteJob:
     """Return the state of a job that another job begins to need."""
     result = await work.result_of(needed) if needed.state == State.COMPLETED else None
-    return Afar(work.name_of(needed), standing(needed, result))
+    return RemoteJob(work.name_of(needed), standing(needed, result))
 
 
 def await_(work: UnitOfWork, needed: JobRecord, flags: int = JobFlag.AWAITED) -> None:
@@ -105,9 +105,9 @@ def await_(work: UnitOfWork, needed: JobRecord, flags: int = JobFlag.AWAITED) ->
         work.touch(needed)
 
 
-def is_hopeless(needed: JobRecord | Afar) -> bool:
+def is_hopeless(needed: JobRecord | RemoteJob) -> bool:
     """Return whether a job that needs this one would be dead from the start."""
-    if isinstance(needed, Afar):
+    if isinstance(needed, RemoteJob):
         return needed.end.buries
     return needed.state == State.DEAD and after_failure(needed).buries
 
@@ -166,14 +166,14 @@ async def _fresh(engine: EngineContext, work: UnitOfWork) -> list[JobEnd]:
     Ends that other shards wait for are stored for them.
     """
     ends: dict[int, JobEnd] = {}
-    afar: list[tuple[JobEnd, int]] = []
+    remote: list[tuple[JobEnd, int]] = []
     for job, arrow in work.ended[work.followed :]:
         if job.flags & JobFlag.AWAITED and job.id not in ends:
             ends[job.id] = end_of(job, arrow, engine.end_serial(work), work.results.get(job.id))
-            if job.has(JobFlag.AWAITED_AFAR):
-                afar.append((ends[job.id], work.spared.get(job.id, 0)))
-    if afar:
-        await work.tx.relay_end(afar)
+            if job.has(JobFlag.AWAITED_REMOTELY):
+                remote.append((ends[job.id], work.spared.get(job.id, 0)))
+    if remote:
+        await work.tx.relay_end(remote)
         work.after_commit.append(engine.signals.relays_written.emit)
     for end in work.ends:
         ends.setdefault(end.job, end)
@@ -354,7 +354,7 @@ async def cancel_children(engine: EngineContext, work: UnitOfWork, commands: Seq
             work.refuse(command, JobNotFound())
             continue
         needs = [
-            each for each in await work.tx.need_of(job.id) if each.needs not in command.afar or each.needs in command.gone
+            each for each in await work.tx.need_of(job.id) if each.needs not in command.remote or each.needs in command.gone
         ]
         await work.prefetch([each.needs for each in needs])
         children = {each.needs: await work.known(each.needs) for each in needs}

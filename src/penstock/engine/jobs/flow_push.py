@@ -52,7 +52,7 @@ async def push_flow(engine: EngineContext, work: UnitOfWork, commands: Sequence[
     names = ExistingJobs(work)
     await names.prefetch([(key, new) for command in commands for key, jobs in command.parts for new in jobs])
     for command in commands:
-        names.afar = {} if command.permit is None else command.permit.afar
+        names.remote = {} if command.permit is None else command.permit.remote
         try:
             await _check(work, names, command)
         except (InvalidInput, NamespaceLimit) as error:
@@ -89,7 +89,7 @@ class _FlowPushing(Pushing):
     """The part of a flow that is pushed to one shard."""
 
     async def _push(self, shard: int, items: Sequence[Item], permit: Permit) -> None:
-        allowed = permit if permit.tickets or permit.afar else None
+        allowed = permit if permit.tickets or permit.remote else None
         answers = await self._engines[shard].run(PushFlow([(item.queue, item.new) for item in items], allowed))
         self._answers.update((item.place, job) for item, (job,) in zip(items, answers, strict=True))
 

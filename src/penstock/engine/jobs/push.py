@@ -213,7 +213,7 @@ async def push(engine: EngineContext, work: UnitOfWork, commands: Sequence[Push]
         if named:
             await names.prefetch_opened(queue)
             try:
-                names.afar = {} if command.permit is None else command.permit.afar
+                names.remote = {} if command.permit is None else command.permit.remote
                 await names.check(queue, command.jobs)
             except InvalidInput as error:
                 work.refuse(command, error)

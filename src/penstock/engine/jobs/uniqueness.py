@@ -15,7 +15,7 @@ from penstock.engine.jobs.build import moments_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.core.dependencies import Afar
+    from penstock.core.dependencies import RemoteJob
     from penstock.core.job import Dedup, JobRecord, JobSpec
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.command import JobRef
@@ -33,7 +33,7 @@ class ExistingJobs:
         self._unique: dict[tuple[int, str], JobRecord] = {}
         self._holders: dict[tuple[int, str], JobRecord | None] = {}  #: of unique keys in the store that were looked up
         self._unread: dict[QueueKey, list[JobSpec]] = {}  #: jobs that ``prefetch`` left out: their queue was not open
-        self.afar: dict[JobRef, Afar] = {}  #: jobs of other shards that the current command needs
+        self.remote: dict[JobRef, RemoteJob] = {}  #: jobs of other shards that the current command needs
 
     async def prefetch(self, jobs: Sequence[tuple[QueueKey, JobSpec]]) -> None:
         """Read all jobs at once that new jobs name, so that the next steps need no reads."""
@@ -107,9 +107,9 @@ class ExistingJobs:
         made = self._custom.get((queue.namespace_number, ref)) if isinstance(ref, str) else None
         return made or await self._work.find(queue.key.namespace, ref)
 
-    async def resolve_any(self, queue: Queue, ref: int | str) -> JobRecord | Afar | None:
+    async def resolve_any(self, queue: Queue, ref: int | str) -> JobRecord | RemoteJob | None:
         """Return the job that a dependency names, on this shard or another."""
-        return self.afar.get(ref) or await self.resolve(queue, ref)
+        return self.remote.get(ref) or await self.resolve(queue, ref)
 
     async def find(self, queue: Queue, new: JobSpec) -> tuple[JobRecord | None, bool]:
         """Find the job that has one of the new job's names. Return it, and whether the new job has replaced it."""

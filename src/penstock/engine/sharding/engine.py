@@ -503,17 +503,17 @@ class ShardedEngine:
         job = await self._job(command.namespace, command.ref)
         home = await self._at(command.namespace, job.id)
         needs = await home.store.need_list(job.id, (Need.PENDING, Need.FAILED))
-        afar: dict[int, list[int]] = {}
+        remote: dict[int, list[int]] = {}
         for child, shard in (await self.store.shards_of([each.needs for each in needs])).items():
             if shard != home.store.shard:
-                afar.setdefault(shard, []).append(child)
+                remote.setdefault(shard, []).append(child)
         count, gone = 0, frozenset[int]()
-        for shard, children in afar.items():
+        for shard, children in remote.items():
             cancelled = await self.engines[shard].run(CancelIdle(children, job.id))
             count += cancelled.idle
             gone |= cancelled.gone
             await self.relayers[shard].round()
-        away = frozenset(child for children in afar.values() for child in children)
+        away = frozenset(child for children in remote.values() for child in children)
         return count + await home.run(CancelChildren(command.namespace, job.id, away, gone))
 
     # Crons: on the shard of the queue to which they push.

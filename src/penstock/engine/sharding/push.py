@@ -37,7 +37,7 @@ from penstock.engine.sharding.remote_dependencies import WatchJobs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.core.dependencies import Afar
+    from penstock.core.dependencies import RemoteJob
     from penstock.core.job import JobRecord, JobSpec
     from penstock.core.queue import QueueKey
     from penstock.core.reservations import Reservation
@@ -190,9 +190,9 @@ class Pushing:
         self._check_shards(here, {shard for _, shard in (*elsewhere, *later)})
         await self._again(elsewhere)
         tickets = {shard: tuple(places[item.name].ticket for item in items if item.name) for shard, items in here.items()}
-        afar = await self._ask(here, places)
+        remote = await self._ask(here, places)
         for shard, items in here.items():
-            permit = Permit(self._sharded.clock, until_ms, tickets[shard], afar.get(shard, {}))
+            permit = Permit(self._sharded.clock, until_ms, tickets[shard], remote.get(shard, {}))
             try:
                 await self._push(shard, items, permit)
             except NameContested as error:
@@ -332,9 +332,11 @@ class Pushing:
 
     # Dependencies.
 
-    async def _ask(self, here: dict[int, list[Item]], places: dict[_Name, Reservation]) -> dict[int, dict[int | str, Afar]]:
+    async def _ask(
+        self, here: dict[int, list[Item]], places: dict[_Name, Reservation]
+    ) -> dict[int, dict[int | str, RemoteJob]]:
         """Ask other shards for the state of needed jobs, and to report their ends."""
-        found: dict[int, dict[int | str, Afar]] = {}
+        found: dict[int, dict[int | str, RemoteJob]] = {}
         for shard, items in here.items():
             for namespace in {item.queue.namespace for item in items if item.new.needs}:
                 refs = {ref for item in items if item.queue.namespace == namespace for ref in item.new.needs}
@@ -343,30 +345,30 @@ class Pushing:
 
     async def _ask_about(
         self, shard: int, namespace: str, refs: set[int | str], places: dict[_Name, Reservation]
-    ) -> dict[int | str, Afar]:
+    ) -> dict[int | str, RemoteJob]:
         numbers: dict[int | str, int] = {ref: ref for ref in refs if isinstance(ref, int)}
         names = [ref for ref in refs if isinstance(ref, str) and not self._is_on(shard, (namespace, ref), places)]
         if names:
             numbers.update(await self._sharded.store.name_find(namespace, names))
-        afar: dict[int, list[int | str]] = {}
+        remote: dict[int, list[int | str]] = {}
         shards = await self._sharded.store.shards_of(list(numbers.values()), lambda queue: queue.namespace == namespace)
         for ref, number in numbers.items():
             if shards[number] != shard and shards[number] < len(self._engines):
-                afar.setdefault(shards[number], []).append(ref)
+                remote.setdefault(shards[number], []).append(ref)
         answers = await asyncio.gather(
             *(
                 self._await(other, WatchJobs(namespace, [numbers[ref] for ref in some], shard))
-                for other, some in afar.items()
+                for other, some in remote.items()
             )
         )
         return {
             ref: each
-            for some, answer in zip(afar.values(), answers, strict=True)
+            for some, answer in zip(remote.values(), answers, strict=True)
             for ref, each in zip(some, answer, strict=True)
             if each is not None
         }
 
-    async def _await(self, other: int, command: WatchJobs) -> list[Afar | None]:
+    async def _await(self, other: int, command: WatchJobs) -> list[RemoteJob | None]:
         try:
             return await self._engines[other].run(command)
         except StorageFailed as error:
@@ -380,7 +382,7 @@ class Pushing:
     # Pushing.
 
     async def _push(self, shard: int, items: Sequence[Item], permit: Permit) -> None:
-        engine, allowed = self._engines[shard], permit if permit.tickets or permit.afar else None
+        engine, allowed = self._engines[shard], permit if permit.tickets or permit.remote else None
         if self._asked_ms is None:
             jobs = await engine.run(Push(items[0].queue, [item.new for item in items], allowed, self._room))
             self._answers.update((item.place, job) for item, job in zip(items, jobs, strict=True))

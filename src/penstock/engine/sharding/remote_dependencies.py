@@ -17,7 +17,7 @@ import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core import limits
-from penstock.core.dependencies import Afar, Dependency, JobEnd, Need, Relay, vanished
+from penstock.core.dependencies import Dependency, JobEnd, Need, Relay, RemoteJob, vanished
 from penstock.core.errors import ServerError
 from penstock.core.ids import shard_of, time_of
 from penstock.core.job import JobFlag
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     ShardsOf = Callable[[Sequence[int]], Awaitable[dict[int, int]]]
 
 
-class WatchJobs(Command[list[Afar | None]]):
+class WatchJobs(Command[list[RemoteJob | None]]):
     """Ask for the ends of jobs on behalf of a shard. Answers the state of each job; None: there is no such job.
 
     ``namespace``: the jobs must be in it.
@@ -129,7 +129,7 @@ async def watch_jobs(_engine: EngineContext, work: UnitOfWork, commands: Sequenc
     """Apply a batch of requests for the ends of jobs."""
     await work.prefetch([job_id for command in commands for job_id in command.jobs])
     for command in commands:
-        found: list[Afar | None] = []
+        found: list[RemoteJob | None] = []
         alive: list[int] = []
         dead: list[int] = []  # they may be retried
         for job_id in command.jobs:
@@ -331,12 +331,12 @@ class Auditor(PeriodicService):
         for _ in range(limits.audit_pages_max):
             page = await engine.run(OpenNeeds(self._after)) if self.goes_on() else []
             young = engine.clock.now_ms() - limits.relay_ms
-            afar: dict[int, list[int]] = {}
+            remote: dict[int, list[int]] = {}
             old = [each.needs for each in page if time_of(each.job) < young and shard_of(each.needs) != engine.store.shard]
             for job_id, shard in (await self._shards_of(list(dict.fromkeys(old)))).items() if old else ():
                 if shard != engine.store.shard:
-                    afar.setdefault(shard, []).append(job_id)
-            for shard, jobs in afar.items():
+                    remote.setdefault(shard, []).append(job_id)
+            for shard, jobs in remote.items():
                 if shard < len(self._engines) and _is_up(self._engines[shard]):
                     ends = await self._engines[shard].run(Audit(jobs, engine.store.shard))
                     if ends:

@@ -4,8 +4,8 @@ SQLite cannot distinguish a log that was shortened, or left behind when the file
 two records contain the last position of the store:
 
 * ``penstock.mark`` beside the file. After each fsync of the log it gets the position that this fsync covered: the number of the
-  next event of the journal, and the log's generation and length. It is written by the same thread (see ``markfile``). The mark
-  itself is fsynced once a second.
+  next event of the journal, and the log's generation and length. It is written by the same thread (see ``sync_mark_file``). The
+  mark itself is fsynced once a second.
 * ``shutdown.clean`` in the file. It is 0 while a server uses the file, and 1 once everything is in it. A file with 0 is
   not complete without its log.
 
