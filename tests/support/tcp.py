@@ -49,7 +49,7 @@ _numbers = itertools.count()
 class NoGroups:
     """There are no consumer groups."""
 
-    async def standings(self, _namespace: str | None) -> list[Any]:
+    async def statuses(self, _namespace: str | None) -> list[Any]:
         return []
 
 

@@ -117,7 +117,7 @@ POLICIES: Final[tuple[tuple[int, Consequence], ...]] = (
 _FAILURES = (Arrow.BURY, Arrow.BURY_REMOVE, Arrow.STALL_BURY, Arrow.STALL_REMOVE, Arrow.CHILD_BURY, Arrow.CHILD_REMOVE)
 
 
-def standing(needed: JobRecord, result: bytes | None) -> JobEnd:
+def state_of_needed(needed: JobRecord, result: bytes | None) -> JobEnd:
     """Return the state of a new dependency on a job: PENDING while the job is unfinished.
 
     ``result``: set if it has completed.

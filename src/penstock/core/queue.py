@@ -94,7 +94,7 @@ def empties_bucket(before: QueueSettings, after: QueueSettings) -> bool:
     )
 
 
-class Standing(IntEnum):
+class MoveStep(IntEnum):
     """Whether a shard has a queue. Numbers are stored. At most one shard has HERE or LEAVING for a queue."""
 
     HERE = 0  #: it is served here
@@ -107,18 +107,18 @@ class Standing(IntEnum):
     @property
     def is_seen(self) -> bool:
         """Whether the rows that a shard has of the queue are the valid ones."""
-        return self <= Standing.LEAVING
+        return self <= MoveStep.LEAVING
 
     @property
     def has_left(self) -> bool:
         """Whether the queue is on the other shard of its move."""
-        return self in (Standing.MOVED, Standing.GONE)
+        return self in (MoveStep.MOVED, MoveStep.GONE)
 
 
 class Move(NamedTuple):
     """The state of a queue's move from one shard to another."""
 
-    standing: Standing = Standing.HERE
+    step: MoveStep = MoveStep.HERE
     peer: int = 0  #: the shard at the other end
     attempt: int = 0  #: differs between attempts to move it, so that a cancelled attempt is not continued
 

@@ -141,7 +141,7 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     queue_move.Clear: queue_move.clear,
     queue_move.Retarget: queue_move.retarget,
     claim_waiters.RecheckQueue: serve_claims.recheck_queue,
-    timers.Tick: timers.tick,
+    timers.Sweep: timers.answer_sweeps,
     # Last, so that all commands of the batch about the queue are done before it stops, and after it continues.
     queue_move.Freeze: queue_move.freeze,
     queue_move.HandOver: queue_move.hand_over,

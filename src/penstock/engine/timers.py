@@ -33,13 +33,13 @@ LATE_MS: Final = 1_000
 LATE_GRACE_MS: Final = 2_000
 
 
-class Tick(Command[None]):
+class Sweep(Command[None]):
     """Cause a batch, and with it a sweep."""
 
     __slots__ = ()
 
 
-async def tick(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Tick]) -> None:
+async def answer_sweeps(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Sweep]) -> None:
     """Answer the commands. Every batch has a sweep."""
     for command in commands:
         work.answer(command, None)
@@ -135,7 +135,7 @@ class Timer:
             or (horizon.cron_ms is not None and horizon.cron_ms <= now)
             or self.may_expire_leases(steady)
         ):
-            self._engine.run_in_background(Tick())
+            self._engine.run_in_background(Sweep())
         else:
             self.arm()
 

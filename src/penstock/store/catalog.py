@@ -11,7 +11,7 @@ from penstock.core import limits
 from penstock.core.errors import TooMany
 from penstock.core.lifecycle import STORED_STATES, State
 from penstock.core.pool_shares import Shares
-from penstock.core.queue import Queue, QueueKey, Standing, StateCounts
+from penstock.core.queue import MoveStep, Queue, QueueKey, StateCounts
 from penstock.store.contract import Horizon
 
 if TYPE_CHECKING:
@@ -66,16 +66,16 @@ class Catalog:
         self._place(queue)
 
     def _place(self, queue: Queue) -> None:
-        if queue.move.standing is Standing.HERE:
+        if queue.move.step is MoveStep.HERE:
             self.by_key[queue.key] = queue
             self.held[queue.key.namespace] = self.held.get(queue.key.namespace, 0) + 1
         else:
             self.away[queue.number] = self.away_by_key[queue.key] = queue
-            if queue.move.standing is not Standing.GONE:
+            if queue.move.step is not MoveStep.GONE:
                 self.frozen[queue.number] = queue
 
     def _displace(self, queue: Queue) -> None:
-        if queue.move.standing is Standing.HERE:
+        if queue.move.step is MoveStep.HERE:
             del self.by_key[queue.key]
             namespace = queue.key.namespace
             self.held[namespace] -= 1
@@ -146,15 +146,15 @@ class CatalogReads(Generic[C]):
     def _is_seen(self, job: JobRecord) -> bool:
         """Return whether the job's rows here are the valid ones: not if its queue has moved away, or has not arrived yet."""
         queue = self.catalog.away.get(job.queue)
-        return queue is None or queue.move.standing.is_seen
+        return queue is None or queue.move.step.is_seen
 
     def queue_find(self, key: QueueKey) -> Queue | None:
         catalog = self.catalog
         found = catalog.by_key.get(key) or catalog.away_by_key.get(key)
-        return found if found is not None and found.move.standing.is_seen else None
+        return found if found is not None and found.move.step.is_seen else None
 
     def queues(self) -> list[Queue]:
-        leaving = [queue for queue in self.catalog.frozen.values() if queue.move.standing.is_seen]
+        leaving = [queue for queue in self.catalog.frozen.values() if queue.move.step.is_seen]
         return [*self.catalog.by_key.values(), *leaving]
 
     def queue_by_number(self, number: int) -> Queue:
@@ -169,7 +169,7 @@ class CatalogReads(Generic[C]):
     def totals(self) -> StateCounts:
         total = self.catalog.total
         for number, queue in self.catalog.frozen.items():
-            if not queue.move.standing.is_seen:  # it counts on the shard that serves it
+            if not queue.move.step.is_seen:  # it counts on the shard that serves it
                 total = [all_ - its for all_, its in zip(total, self.catalog.tallies[number], strict=True)]
         return as_counts(total)
 

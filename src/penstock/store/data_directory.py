@@ -27,7 +27,7 @@ BALLAST_PART_BYTES_MIN: Final = MEBIBYTE // 4
 BLOCK_BYTES: Final = 512
 
 
-class Tenancy(msgspec.Struct, omit_defaults=True):
+class LockFileState(msgspec.Struct, omit_defaults=True):
     """The contents of the lock file: the state that the last process left in the directory."""
 
     pid: int = 0
@@ -36,7 +36,7 @@ class Tenancy(msgspec.Struct, omit_defaults=True):
     clean: bool = True  #: all data was in the main file
 
     @property
-    def fell(self) -> bool:
+    def machine_restarted(self) -> bool:
         """Whether the machine went down during its run, so that unsynced data is lost."""
         return self.used and not self.clean and self.boot_id != boot_id()
 
@@ -47,14 +47,14 @@ class DirectoryLock:
     def __init__(self, directory: Path) -> None:
         self._path = directory / "penstock.lock"
         self._fd = -1
-        self.previous = Tenancy()
+        self.previous = LockFileState()
 
     def acquire(self) -> None:
         """Take the lock, or raise StoreLocked."""
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         text = os.read(self._fd, 4096)
         with contextlib.suppress(msgspec.DecodeError):
-            self.previous = msgspec.json.decode(text, type=Tenancy)
+            self.previous = msgspec.json.decode(text, type=LockFileState)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -68,7 +68,7 @@ class DirectoryLock:
 
     def note(self, *, used: bool, clean: bool) -> None:
         """Write the state for the next process: that there is data, and that all of it is in the main file."""
-        text = msgspec.json.encode(Tenancy(os.getpid(), boot_id(), used=used, clean=clean)).ljust(120)
+        text = msgspec.json.encode(LockFileState(os.getpid(), boot_id(), used=used, clean=clean)).ljust(120)
         # A full disk must not prevent a start or a stop.
         with contextlib.suppress(OSError):
             os.pwrite(self._fd, text, 0)
@@ -81,7 +81,7 @@ class DirectoryLock:
             self._fd = -1
 
 
-class Ballast:
+class DiskReserve:
     """A file that reserves disk space. Its parts are released, one at a time, when the disk is full.
 
     The length of the file is the wanted size of the reserve, its blocks are the actual size: both survive a restart.

@@ -13,7 +13,7 @@ import msgspec
 from penstock.core import limits
 from penstock.core.errors import QueueMoving, StorageFailed
 from penstock.core.ids import shard_of
-from penstock.core.queue import Standing, StateCounts
+from penstock.core.queue import MoveStep, StateCounts
 from penstock.core.sharding import shard_for
 from penstock.store.contract import Capabilities, StoreStatus
 
@@ -86,7 +86,7 @@ class ShardedStore:
         if there is not None and there.epoch > old.epoch:
             return shard_for(key, there.shards)
         away = self.shards[place].queue_away(key)
-        return place if away is None or not away.move.standing.has_left else away.move.peer
+        return place if away is None or not away.move.step.has_left else away.move.peer
 
     def of_queue(self, key: QueueKey) -> Store:
         """Return the shard of a queue."""
@@ -99,14 +99,14 @@ class ShardedStore:
 
     async def locate(
         self, ids: Sequence[int], may: Callable[[QueueKey], bool] | None = None
-    ) -> dict[int, tuple[int, Standing]]:
+    ) -> dict[int, tuple[int, MoveStep]]:
         """Find the shards of jobs, and the state of the moves of their queues. Jobs that are on no shard are left out.
 
         ``may``: whether the client may access jobs of a queue; jobs that it may not access are left out, too. The search
         runs twice: a job may move from a shard that was queried too late to one that was queried too early. Raises
         StorageFailed if a shard that may have them cannot be queried.
         """
-        found: dict[int, tuple[int, Standing]] = {}
+        found: dict[int, tuple[int, MoveStep]] = {}
         wanted, failure = list(ids), None
         shards = self.shards[: max((each.needed for each in self.layouts), default=None)]  # a spare shard has none
         for _ in range(2):
@@ -117,14 +117,14 @@ class ShardedStore:
                 elif isinstance(places, BaseException):
                     raise places
                 else:
-                    for job_id, (standing, queue) in places.items():
+                    for job_id, (step, queue) in places.items():
                         if may is not None and not may(queue):
                             continue
-                        if standing.is_seen:
-                            found[job_id] = number, standing
+                        if step.is_seen:
+                            found[job_id] = number, step
                             self._note(job_id, number)
-                        elif standing is Standing.ARRIVING:  # it arrives soon
-                            found.setdefault(job_id, (number, standing))
+                        elif step is MoveStep.ARRIVING:  # it arrives soon
+                            found.setdefault(job_id, (number, step))
             wanted = [job_id for job_id in ids if job_id not in found]
             if not wanted:
                 return found
@@ -140,7 +140,7 @@ class ShardedStore:
         if not self.has_moved:
             return {job_id: shard_of(job_id) for job_id in ids}
         found = await self.locate(ids, may)
-        if any(not standing.is_seen for _, standing in found.values()):
+        if any(not step.is_seen for _, step in found.values()):
             raise QueueMoving
         return {job_id: found[job_id][0] if job_id in found else shard_of(job_id) for job_id in ids}
 
@@ -178,7 +178,7 @@ class ShardedStore:
             return None if guess is None else self.shards[guess]
         if guess is not None:
             here = (await self.shards[guess].job_places([job_id])).get(job_id)
-            if here is not None and here.standing.is_seen:
+            if here is not None and here.step.is_seen:
                 return self.shards[guess]
         found = (await self.locate([job_id])).get(job_id)
         return None if found is None else self.shards[found[0]]

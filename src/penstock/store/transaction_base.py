@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic
 
 from penstock.core.errors import QueueMoving
-from penstock.core.queue import Standing
+from penstock.core.queue import MoveStep
 from penstock.store.catalog import C, Tally, as_counts, empty_tally
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class TransactionBase(Generic[C]):
 
     def _drop_gone(self) -> None:
         for queue in list(self._catalog.away.values()):
-            if queue.move.standing is Standing.GONE:
+            if queue.move.step is MoveStep.GONE:
                 self._drop_queue(queue)
 
     def _set_layout(self, layout: Layout) -> None:

@@ -159,7 +159,7 @@ async def test_groups_that_hold_nothing_make_room(
     await groups.claim("default", "idle", 1, wish(1))  # lives
     clock.jump_wall(1)
     await groups.claim("default", "new", 1, wish(1))
-    assert [each.group for each in await groups.standings(None)] == ["holds", "idle", "new"]
+    assert [each.group for each in await groups.statuses(None)] == ["holds", "idle", "new"]
     assert (await groups.claim("default", "holds", 1, wish(1))).rows == 1
     assert await groups.ack("default", "done", 1) == (0, 0)  # a stream that comes back goes on with its next number
 
@@ -168,15 +168,15 @@ async def test_groups_that_are_gone_are_forgotten(engine: Engine, clock: ManualC
     groups = ConsumerGroups(engine)
     await fill(engine, 5)
     await groups.claim("default", "g", 1, wish(2))
-    (standing,) = await groups.standings("default")
-    assert (standing.epochs, standing.in_flight, standing.lag, standing.queues) == ([1], 2, 3, ["mail"])
-    assert await groups.standings("other") == []
+    (status,) = await groups.statuses("default")
+    assert (status.epochs, status.in_flight, status.lag, status.queues) == ([1], 2, 3, ["mail"])
+    assert await groups.statuses("other") == []
     clock.jump_wall(limits.group_kept_ms - 1)
     await groups.run_once()
-    assert len(await groups.standings(None)) == 1
+    assert len(await groups.statuses(None)) == 1
     clock.jump_wall(2)
     await groups.run_once()
-    assert await groups.standings(None) == []
+    assert await groups.statuses(None) == []
 
 
 async def test_a_group_consumes_from_all_shards(tmp_path: Path, clock: ManualClock) -> None:
@@ -188,8 +188,8 @@ async def test_a_group_consumes_from_all_shards(tmp_path: Path, clock: ManualClo
         epoch = await groups.claim("default", "g", 1, wish(150, queues=queues))
         assert epoch.rows == 150
         assert len(set(await held(groups, 1))) == 150
-        (standing,) = await groups.standings("default")
-        assert (standing.in_flight, standing.lag) == (150, 30)
+        (status,) = await groups.statuses("default")
+        assert (status.in_flight, status.lag) == (150, 30)
         assert await groups.heartbeat("default", "g", 1_000) == ([1], 0)
         assert await groups.ack("default", "g", 1) == (150, 0)
 

@@ -20,7 +20,7 @@ from penstock.core.schedule import Schedule, parse
 from penstock.engine.engine import Engine
 from penstock.engine.queues import admin
 from penstock.engine.queues.crons import RemoveCron, SaveCron
-from penstock.engine.timers import Tick
+from penstock.engine.timers import Sweep
 from penstock.store.sqlite.transaction import SqliteTransaction
 from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, fail, move, push
 
@@ -454,7 +454,7 @@ async def test_a_tick_and_its_job_are_one_transaction(
         await clock.advance(1_000)
     assert await find(engine) == before
     assert engine.store.totals().waiting == 0
-    await engine.run(Tick())
+    await engine.run(Sweep())
     assert engine.store.totals().waiting == 1
 
 

@@ -25,7 +25,7 @@ from penstock.core.events import EventKind
 from penstock.core.ids import ID_MAX, TIME_SHIFT, shard_of, to_uuid
 from penstock.core.job import JobSpec
 from penstock.core.lifecycle import Arrow, State
-from penstock.core.queue import Move, QueueKey, QueueSettings, Standing, StateCounts
+from penstock.core.queue import Move, MoveStep, QueueKey, QueueSettings, StateCounts
 from penstock.core.schedule import Schedule
 from penstock.core.sharding import Layout, check_together, shard_for
 from penstock.engine.engine import Engine
@@ -289,7 +289,7 @@ async def go_until(fleet: ShardedEngine, clock: ManualClock, last: str, attempt:
         if step == "leave":
             await within(clock, source.run(Freeze(MOVES, 2, attempt)))
         elif step == "arrive":
-            move = Move(Standing.ARRIVING, 0, attempt)
+            move = Move(MoveStep.ARRIVING, 0, attempt)
             await within(clock, target.run(Prepare(MOVES, queue.settings, queue.created_at, move)))
         elif step in ("some", "all"):
             parcels = await source.store.job_export(ids if step == "all" else ids[:3])
@@ -438,7 +438,7 @@ async def test_what_is_asked_of_a_queue_that_moves_is_done_where_it_goes(places:
         assert (acked, failed) == ([None], [None])
         assert cron.key.name == "c"
         for job in (*pushed, *across[0]):
-            assert (await fleet.engines[2].store.job_places([job.id]))[job.id].standing is Standing.HERE
+            assert (await fleet.engines[2].store.job_places([job.id]))[job.id].step is MoveStep.HERE
         queue = fleet.engines[2].store.queue_find(MOVES)
         assert queue is not None
         counts = fleet.store.counts(queue)

@@ -171,9 +171,9 @@ class GroupHandlers(BulkDoor):
         body = await HEARTBEAT.read_optional(req)
         return GroupHeartbeatReply(*await self._groups.heartbeat(namespace, group, body.lease_ms))
 
-    async def standings(self, req: Request) -> list[GroupReply]:
+    async def statuses(self, req: Request) -> list[GroupReply]:
         namespace = None if req.header("x-namespace") == ANYWHERE else req.namespace()
-        return [GroupReply(*each) for each in await self._groups.standings(namespace)]
+        return [GroupReply(*each) for each in await self._groups.statuses(namespace)]
 
     async def _while_allowed(self, req: Request, claiming: Coroutine[Any, Any, Epoch]) -> Epoch:
         """Claim an epoch. Raises Unauthorized if the client's key or token expires during the wait."""
@@ -213,7 +213,7 @@ class GroupHandlers(BulkDoor):
         path = "/bulk/groups/{group}"
         routes = [
             Route(
-                "GET", "/bulk/groups", self.standings, "Consumer groups and their lag", TAG, listed=GroupReply, anywhere=True
+                "GET", "/bulk/groups", self.statuses, "Consumer groups and their lag", TAG, listed=GroupReply, anywhere=True
             ),
             Route(
                 "POST",

@@ -27,7 +27,7 @@ class GroupMetrics:
     def __init__(self, groups: ConsumerGroups, clock: Clock) -> None:
         self._groups = groups
         self._clock = clock
-        self._standings: list[GroupStatus] = []
+        self._statuses: list[GroupStatus] = []
         self._checked_at: int | None = None
 
     async def update(self) -> None:
@@ -37,9 +37,9 @@ class GroupMetrics:
             return
         self._checked_at = now
         try:
-            self._standings = await self._groups.standings(None)
+            self._statuses = await self._groups.statuses(None)
         except ServerError:
-            self._standings = []
+            self._statuses = []
 
     def describe(self) -> list[Metric]:
         """Describe no metrics, so that the registry does not collect at registration."""
@@ -52,7 +52,7 @@ class GroupMetrics:
         seen = GaugeMetricFamily(
             "penstock_group_last_seen_seconds", "Time of the last request of a consumer group, since 1970.", labels=_LABELS
         )
-        for each in self._standings:
+        for each in self._statuses:
             who = (each.namespace, each.group)
             lag.add_metric(who, each.lag)
             held.add_metric(who, each.in_flight)

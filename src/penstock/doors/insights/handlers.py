@@ -57,7 +57,7 @@ class InsightHandlers(BulkDoor):
         made = await self._ask("overview", {"namespace": namespace})
         found = msgspec.json.decode(made["body"], type=_Overview)
         written = max((each.written_at or 0 for each in found.rows if each.table == "gold/minutes"), default=None)
-        groups = [GroupReply(*each) for each in await self._groups.standings(namespace)]
+        groups = [GroupReply(*each) for each in await self._groups.statuses(namespace)]
         return wire.InsightsReply(
             ok=True,
             tables=found.rows,

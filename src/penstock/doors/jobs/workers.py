@@ -223,10 +223,10 @@ class WorkerHandlers(JobsDoor):
         Workers are listed even if the store, which has the groups, is not available.
         """
         with contextlib.suppress(ServerError):
-            standings = await self._groups.standings(namespace)
+            statuses = await self._groups.statuses(namespace)
             groups = [
                 ConsumerGroupView(each.group, each.queues, each.in_flight, each.lag, each.last_seen)
-                for each in standings
+                for each in statuses
                 if queue is None or queue in each.queues
             ]
             view.groups = groups or msgspec.UNSET

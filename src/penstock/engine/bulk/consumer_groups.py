@@ -268,7 +268,7 @@ class ConsumerGroups(PeriodicService):
             lost = {number: count for number, count in lost.items() if number in left}
         return sorted(lost), sum(lost.values())
 
-    async def standings(self, namespace: str | None) -> list[GroupStatus]:
+    async def statuses(self, namespace: str | None) -> list[GroupStatus]:
         """Return the state of all groups of a namespace (None: of all): what they hold, and how many jobs wait for them."""
         store = self._home.store
         epochs: dict[tuple[str, str], list[BulkRecord]] = {}

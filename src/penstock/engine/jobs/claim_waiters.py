@@ -102,7 +102,7 @@ class ClaimWaiters:
             if away is None and store.queue_find(queue) is None and layout is not None:
                 gone = layout.has_moved and not layout.takes(queue)
             else:
-                gone = away is not None and not away.move.standing.is_seen
+                gone = away is not None and not away.move.step.is_seen
             if not gone:
                 self.nudge_at(queue, steady_ms)
                 continue

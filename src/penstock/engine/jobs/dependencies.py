@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
-from penstock.core.dependencies import Dependency, JobEnd, Need, RemoteJob, after_failure, blame, end_of, standing
+from penstock.core.dependencies import Dependency, JobEnd, Need, RemoteJob, after_failure, blame, end_of, state_of_needed
 from penstock.core.errors import JobNotFound, OwnAncestor
 from penstock.core.events import EventKind
 from penstock.core.job import DeathReason, JobFlag, details_of, put_details
@@ -95,7 +95,7 @@ async def record_needs(work: UnitOfWork, job: JobRecord, needed: Sequence[JobRec
 async def needed_state(work: UnitOfWork, needed: JobRecord) -> RemoteJob:
     """Return the state of a job that another job begins to need."""
     result = await work.result_of(needed) if needed.state == State.COMPLETED else None
-    return RemoteJob(work.name_of(needed), standing(needed, result))
+    return RemoteJob(work.name_of(needed), state_of_needed(needed, result))
 
 
 def await_(work: UnitOfWork, needed: JobRecord, flags: int = JobFlag.AWAITED) -> None:

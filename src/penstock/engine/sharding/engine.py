@@ -34,7 +34,7 @@ from penstock.core.errors import (
 )
 from penstock.core.ids import SHARDS_MAX, from_uuid, shard_of, to_uuid
 from penstock.core.job import details_of
-from penstock.core.queue import QueueKey, Standing
+from penstock.core.queue import MoveStep, QueueKey
 from penstock.engine.api import JobOutcome
 from penstock.engine.command import QueueCommand
 from penstock.engine.event_feed import EventFeed
@@ -368,10 +368,10 @@ class ShardedEngine:
             places: dict[Engine, list[int]] = {}
             waits = False
             for place, ref in refs.items():
-                number, standing = found.get(ref, (0, None)) if isinstance(ref, int) else (0, None)
-                if standing is None:
+                number, step = found.get(ref, (0, None)) if isinstance(ref, int) else (0, None)
+                if step is None:
                     outcomes[place] = JobNotFound()
-                elif standing is Standing.HERE:
+                elif step is MoveStep.HERE:
                     places.setdefault(self.engines[number], []).append(place)
                 else:
                     outcomes[place] = QueueMoving()

@@ -15,7 +15,7 @@ from penstock.core.cron import UNNUMBERED
 from penstock.core.errors import RebalanceRefused
 from penstock.core.group_limits import later
 from penstock.core.job import JobFlag
-from penstock.core.queue import SETTLED, Move, QueueKey, Standing, StateCounts
+from penstock.core.queue import SETTLED, Move, MoveStep, QueueKey, StateCounts
 from penstock.core.sharding import shard_for
 from penstock.engine.command import Command
 
@@ -231,7 +231,7 @@ async def freeze(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Fr
         ):
             work.refuse(command, RebalanceRefused(f"Jobs of {command.key.name} and of other queues wait for each other."))
         else:
-            await work.tx.queue_move(queue, Move(Standing.LEAVING, command.peer, command.attempt))
+            await work.tx.queue_move(queue, Move(MoveStep.LEAVING, command.peer, command.attempt))
             work.answer(command, queue)
 
 
@@ -244,12 +244,12 @@ async def prepare(_engine: EngineContext, work: UnitOfWork, commands: Sequence[P
             continue
         if queue is None:
             queue = await work.tx.queue_arrive(command.key, command.settings, command.created_at, command.move)
-        elif queue.move.standing in (Standing.LEAVING, Standing.MOVED):
+        elif queue.move.step in (MoveStep.LEAVING, MoveStep.MOVED):
             work.refuse(command, RebalanceRefused(f"Queue {command.key.name} is moving from this shard, not to it."))
             continue
         elif queue.move.attempt != command.move.attempt:
             await work.tx.queue_save(queue, command.settings, command.created_at)
-            await work.tx.queue_move(queue, command.move._replace(standing=Standing.CLEARING))
+            await work.tx.queue_move(queue, command.move._replace(step=MoveStep.CLEARING))
         work.answer(command, queue.move)
 
 
@@ -257,7 +257,7 @@ async def import_jobs(_engine: EngineContext, work: UnitOfWork, commands: Sequen
     """Apply a batch of copied jobs."""
     await work.flush()
     for command in commands:
-        queue = _on_its_way(work, command, Standing.ARRIVING)
+        queue = _on_its_way(work, command, MoveStep.ARRIVING)
         if queue is None:
             continue
         known = await work.tx.job_known([parcel.job.id for parcel in command.parcels])
@@ -309,7 +309,7 @@ async def export_crons(_engine: EngineContext, work: UnitOfWork, commands: Seque
 async def import_crons(_engine: EngineContext, work: UnitOfWork, commands: Sequence[ImportCrons]) -> None:
     """Apply a batch of copied crons."""
     for command in commands:
-        queue = _on_its_way(work, command, Standing.ARRIVING)
+        queue = _on_its_way(work, command, MoveStep.ARRIVING)
         if queue is None:
             continue
         known = {cron.key for cron in await work.tx.cron_load([cron.key for cron, _ in command.crons])}
@@ -333,7 +333,7 @@ async def pack_groups(_engine: EngineContext, work: UnitOfWork, commands: Sequen
 async def unload_groups(_engine: EngineContext, work: UnitOfWork, commands: Sequence[UnloadGroups]) -> None:
     """Apply a batch of copied group settings."""
     for command in commands:
-        queue = _on_its_way(work, command, Standing.ARRIVING)
+        queue = _on_its_way(work, command, MoveStep.ARRIVING)
         if queue is not None:
             await work.tx.group_save(queue, [(name, later(group, command.later_ms)) for name, group in command.groups])
             work.tx.queue_touch(queue)
@@ -360,7 +360,7 @@ async def check_unreadable(_engine: EngineContext, work: UnitOfWork, commands: S
 async def hand_over(_engine: EngineContext, work: UnitOfWork, commands: Sequence[HandOver]) -> None:
     """Apply a batch of handed over queues: this is the moment at which a queue changes its shard."""
     for command in commands:
-        queue = _on_its_way(work, command, Standing.LEAVING)
+        queue = _on_its_way(work, command, MoveStep.LEAVING)
         if queue is None:
             continue
         counts = await work.tx.queue_count(queue)
@@ -369,7 +369,7 @@ async def hand_over(_engine: EngineContext, work: UnitOfWork, commands: Sequence
             continue
         await _remove_crons(work, command.crons)
         bucket = None if queue.settings.rate_limit is None else await work.tx.bucket_load(queue)
-        await work.tx.queue_move(queue, queue.move._replace(standing=Standing.MOVED))
+        await work.tx.queue_move(queue, queue.move._replace(step=MoveStep.MOVED))
         work.answer(command, bucket)
 
 
@@ -380,7 +380,7 @@ async def open_(engine: EngineContext, work: UnitOfWork, commands: Sequence[Open
         if queue is None:  # it was opened before, and may have been removed since
             work.answer(command, None)
             continue
-        if _on_its_way(work, command, Standing.ARRIVING) is None:
+        if _on_its_way(work, command, MoveStep.ARRIVING) is None:
             continue
         await work.tx.queue_move(queue, SETTLED)
         await _add_webhooks(engine, work, command.webhooks)
@@ -393,7 +393,7 @@ async def open_(engine: EngineContext, work: UnitOfWork, commands: Sequence[Open
 async def cancel_move(_engine: EngineContext, work: UnitOfWork, commands: Sequence[CancelMove]) -> None:
     """Apply a batch of cancelled moves."""
     for command in commands:
-        queue = _on_its_way(work, command, Standing.LEAVING)
+        queue = _on_its_way(work, command, MoveStep.LEAVING)
         if queue is not None:
             await work.tx.queue_move(queue, SETTLED)
             work.ready.add(queue.number)
@@ -404,7 +404,7 @@ async def clear(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Cle
     """Apply a batch of deletions. A queue that is empty after an earlier attempt is ready for the next one."""
     for command in commands:
         queue = work.tx.queue_away(command.key)
-        if queue is None or queue.move.standing not in (Standing.MOVED, Standing.CLEARING):
+        if queue is None or queue.move.step not in (MoveStep.MOVED, MoveStep.CLEARING):
             work.refuse(command, RebalanceRefused("There is nothing to clear."))
             continue
         if queue.move.attempt != command.attempt:
@@ -412,10 +412,10 @@ async def clear(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Cle
             continue
         count = await work.tx.queue_clear(queue, limits.move_slice_jobs)
         if not count:
-            stays_away = command.for_good or queue.move.standing is Standing.MOVED
+            stays_away = command.for_good or queue.move.step is MoveStep.MOVED
             await _remove_crons(work, command.crons)
-            next_ = Standing.GONE if stays_away else Standing.ARRIVING
-            await work.tx.queue_move(queue, queue.move._replace(standing=next_))
+            next_ = MoveStep.GONE if stays_away else MoveStep.ARRIVING
+            await work.tx.queue_move(queue, queue.move._replace(step=next_))
         work.answer(command, count)
 
 
@@ -445,9 +445,9 @@ async def finish_rebalance(engine: EngineContext, work: UnitOfWork, commands: Se
             work.answer(command, layout is not None and layout.epoch > command.epoch)
             continue
         away = list(work.tx.away.values())
-        here = [queue for queue in engine.store.queues() if queue.move.standing is Standing.HERE]
+        here = [queue for queue in engine.store.queues() if queue.move.step is MoveStep.HERE]
         done = all(shard_for(queue.key, layout.target) == layout.shard for queue in here)
-        done = done and all(queue.move.standing is Standing.GONE for queue in away)
+        done = done and all(queue.move.step is MoveStep.GONE for queue in away)
         if done:
             if away:
                 await work.tx.queues_forget()
@@ -456,13 +456,13 @@ async def finish_rebalance(engine: EngineContext, work: UnitOfWork, commands: Se
 
 
 def _on_its_way(
-    work: UnitOfWork, command: ImportJobs | ImportCrons | UnloadGroups | HandOver | Open | CancelMove, standing: Standing
+    work: UnitOfWork, command: ImportJobs | ImportCrons | UnloadGroups | HandOver | Open | CancelMove, step: MoveStep
 ) -> Queue | None:
-    """Return the queue of a step if its state is the one that the step expects; otherwise refuse the step."""
+    """Return the queue of a command if its move has the step that the command expects; otherwise refuse the command."""
     queue = work.tx.queue_away(command.key)
-    if queue is not None and queue.move.standing is standing and queue.move.attempt == command.attempt:
+    if queue is not None and queue.move.step is step and queue.move.attempt == command.attempt:
         return queue
-    found = "gone, or here" if queue is None else f"{queue.move.standing.name}, attempt {queue.move.attempt}"
+    found = "gone, or here" if queue is None else f"{queue.move.step.name}, attempt {queue.move.attempt}"
     work.refuse(command, RebalanceRefused(f"Queue {command.key.name} is not where it was expected: it is {found}."))
     return None
 

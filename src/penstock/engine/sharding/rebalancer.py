@@ -18,7 +18,7 @@ from penstock.core.clock import pause
 from penstock.core.errors import RebalanceRefused, ServerError
 from penstock.core.ids import ID_MAX, SHARDS_MAX, random_name, time_of
 from penstock.core.lifecycle import State
-from penstock.core.queue import Move, QueueKey, Standing
+from penstock.core.queue import Move, MoveStep, QueueKey
 from penstock.core.sharding import shard_for
 from penstock.engine.maintenance.service import PeriodicService
 from penstock.engine.sharding.queue_move import (
@@ -112,7 +112,7 @@ class Rebalancer(PeriodicService):
             queue.key.name
             for engine in self._sharded.engines
             for queue in engine.store.away.values()
-            if queue.move.standing in (Standing.LEAVING, Standing.ARRIVING)
+            if queue.move.step in (MoveStep.LEAVING, MoveStep.ARRIVING)
         ]
         left = sum(view.misplaced for view in views)
         return Overview(views, target is not None, target, left, sorted(set(moving)), self.waiting if target else None)
@@ -130,7 +130,7 @@ class Rebalancer(PeriodicService):
             layout is not None and store.shard >= layout.needed,
             len(queues),
             sum(shard_for(queue.key, wanted) != store.shard for queue in queues),
-            sum(queue.move.standing.has_left for queue in store.away.values()),
+            sum(queue.move.step.has_left for queue in store.away.values()),
         )
 
     @staticmethod
@@ -238,23 +238,23 @@ class Rebalancer(PeriodicService):
 
     async def _look_after(self, engine: EngineContext, queue: Queue, target: int) -> None:
         """Move a queue to the shard where it belongs, from whatever state it is in."""
-        standing = queue.move.standing
-        if standing is Standing.HERE:
+        step = queue.move.step
+        if step is MoveStep.HERE:
             peer = shard_for(queue.key, target)
             if peer != engine.store.shard:
                 await self._move(engine, self._sharded.engines[peer], queue)
-        elif standing is Standing.LEAVING:
+        elif step is MoveStep.LEAVING:
             await self._move(engine, self._sharded.engines[queue.move.peer], queue)
-        elif standing is Standing.MOVED:
+        elif step is MoveStep.MOVED:
             await self._finish(engine, self._sharded.engines[queue.move.peer], queue)
-        elif standing in (Standing.ARRIVING, Standing.CLEARING):
+        elif step in (MoveStep.ARRIVING, MoveStep.CLEARING):
             source = self._sharded.engines[queue.move.peer].store
             if source.queue_find(queue.key) is None and source.queue_away(queue.key) is None:
                 await self._forget(engine, queue)
 
     async def _forget(self, engine: EngineContext, queue: Queue) -> None:
         """Delete what was copied of a queue that was then removed on its old shard."""
-        key, move = queue.key, queue.move._replace(standing=Standing.ARRIVING, attempt=random_name())
+        key, move = queue.key, queue.move._replace(step=MoveStep.ARRIVING, attempt=random_name())
         crons = await self._crons_of(engine, key)
         await engine.run(Prepare(key, queue.settings, queue.created_at, move))
         while await engine.run(Clear(key, move.attempt, crons, for_good=True)) > 0:
@@ -263,7 +263,7 @@ class Rebalancer(PeriodicService):
     async def _move(self, source: EngineContext, target: EngineContext, queue: Queue) -> None:
         key = queue.key
         began = self._engine.clock.stopwatch()
-        if queue.move.standing is Standing.HERE:
+        if queue.move.step is MoveStep.HERE:
             attempt = random_name()
             if source.ready_cache is not None:
                 await source.ready_cache.clear(queue.key)
@@ -291,10 +291,10 @@ class Rebalancer(PeriodicService):
         """
         key, attempt = queue.key, queue.move.attempt
         move = await target.run(
-            Prepare(key, queue.settings, queue.created_at, Move(Standing.ARRIVING, source.store.shard, attempt))
+            Prepare(key, queue.settings, queue.created_at, Move(MoveStep.ARRIVING, source.store.shard, attempt))
         )
         crons = await self._crons_of(target, key)
-        while move.standing is Standing.CLEARING and await target.run(Clear(key, attempt, crons)) > 0:
+        while move.step is MoveStep.CLEARING and await target.run(Clear(key, attempt, crons)) > 0:
             await self._keep_lead()
         highest = 0
         for state in _STATES:
@@ -391,7 +391,7 @@ class Rebalancer(PeriodicService):
         """Let all leaving queues be served again, because no server is moving them now."""
         for engine in self._sharded.engines:
             for queue in list(engine.store.away.values()):
-                if queue.move.standing is Standing.LEAVING and engine.store.status().writable:
+                if queue.move.step is MoveStep.LEAVING and engine.store.status().writable:
                     await self._stay(engine, queue.key, queue.move.attempt)
 
     @staticmethod

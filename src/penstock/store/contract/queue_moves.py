@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from penstock.core.dependencies import Dependency
     from penstock.core.job import JobRecord, Payload
-    from penstock.core.queue import Move, Queue, QueueKey, QueueSettings, Standing, StateCounts
+    from penstock.core.queue import Move, MoveStep, Queue, QueueKey, QueueSettings, StateCounts
     from penstock.core.sharding import Layout
     from penstock.store.contract.job_data import LogEntry
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Whereabouts(NamedTuple):
     """The queue of a job, and the state of that queue's move here."""
 
-    standing: Standing
+    step: MoveStep
     queue: QueueKey
 
 
@@ -73,7 +73,7 @@ class QueueMoveTransaction(Protocol):
 class QueueMoveReads(Protocol):
     """Moves of queues, outside of transactions."""
 
-    when_moved: list[Callable[[], None]]  #: called after a queue or the layout has changed: see ``Standing``
+    when_moved: list[Callable[[], None]]  #: called after a queue or the layout has changed: see ``MoveStep``
 
     @property
     def layout(self) -> Layout | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core import limits
 from penstock.core.bulk_records import EntryKind
-from penstock.core.queue import Standing
+from penstock.core.queue import MoveStep
 from penstock.store.bulk_reader import HEAD, Block, Jobs, JobsWanted, Leased, Row
 from penstock.store.postgres.connect import connect
 from penstock.store.postgres.reads import ZERO
@@ -23,7 +23,7 @@ _HEADS: Final = 5_000
 _BLOCKS: Final = 64
 _QUEUES: Final = (
     "select q.number, n.name, q.name from queues q join namespaces n on n.number = q.namespace"  # noqa: S608
-    f" where not q.removed and q.standing <= {Standing.LEAVING.value} and ($1::text is null or n.name = $1)"
+    f" where not q.removed and q.standing <= {MoveStep.LEAVING.value} and ($1::text is null or n.name = $1)"
 )
 _JOBS: Final = f"""
 select {", ".join(f"j.{name}" for name in HEAD)} from jobs j

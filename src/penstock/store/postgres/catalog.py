@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.core.lifecycle import STORED_STATES
-from penstock.core.queue import Move, Queue, QueueKey, QueueSettings, Standing
+from penstock.core.queue import Move, MoveStep, Queue, QueueKey, QueueSettings
 from penstock.core.sharding import Layout
 from penstock.store import catalog
 from penstock.store.catalog import empty_tally
@@ -64,7 +64,7 @@ class PostgresCatalog(catalog.Catalog):
         moved = False
         for number, namespace, key, created_at, settings, removed, *way in await db.fetch(_CHANGED, self.version):
             known = self.by_number.get(number)
-            move = Move(Standing(way[0]), *way[1:])
+            move = Move(MoveStep(way[0]), *way[1:])
             moved = moved or move != (Move() if known is None else known.move)
             if removed:
                 if known is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.queue import Standing
+from penstock.core.queue import MoveStep
 from penstock.store.bulk_reader import HEAD
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ HISTORY: Final = "select identity::text || ':' || history_epoch from penstock.ca
 #: Its queues: number, namespace, name.
 QUEUES: Final = (
     "select q.number, n.name, q.name from penstock.queues q join penstock.namespaces n on n.number = q.namespace"  # noqa: S608
-    f" where not q.removed and q.standing <= {Standing.LEAVING.value}"
+    f" where not q.removed and q.standing <= {MoveStep.LEAVING.value}"
 )
 
 

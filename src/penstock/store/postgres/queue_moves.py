@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.lifecycle import STORED_STATES
-from penstock.core.queue import Move, Queue, QueueKey, QueueSettings, Standing, StateCounts
+from penstock.core.queue import Move, MoveStep, Queue, QueueKey, QueueSettings, StateCounts
 from penstock.store.catalog import as_counts
 from penstock.store.postgres import rows
 from penstock.store.postgres.commit_notice import CommitNotice, bring_forward
@@ -42,7 +42,7 @@ class PostgresQueueMoves(PostgresQueues):
     async def queue_move(self, queue: Queue, move: Move) -> None:
         version = await self._next_version()
         before = queue.move
-        await self._guarded(_MOVE_QUEUE, [*move, version, queue.number, before.standing, before.attempt], 1, "queues")
+        await self._guarded(_MOVE_QUEUE, [*move, version, queue.number, before.step, before.attempt], 1, "queues")
         self._moved = self._webhooks_changed = True
         self._set_move(queue, move)
         await self._catalog.extend_horizon(self._db)
@@ -50,7 +50,7 @@ class PostgresQueueMoves(PostgresQueues):
 
     async def queues_forget(self) -> None:
         version = await self._next_version()
-        await self._db.execute("update queues set removed = true, version = $1 where standing = $2", version, Standing.GONE)
+        await self._db.execute("update queues set removed = true, version = $1 where standing = $2", version, MoveStep.GONE)
         self._drop_gone()
 
     async def layout_save(self, layout: Layout) -> None:

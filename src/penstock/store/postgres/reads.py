@@ -11,7 +11,7 @@ from penstock.core.clock import yield_to_loop
 from penstock.core.dependencies import Need
 from penstock.core.job import Delivery, JobRecord, Payload
 from penstock.core.lifecycle import State
-from penstock.core.queue import QueueKey, Standing
+from penstock.core.queue import MoveStep, QueueKey
 from penstock.store.bounded_list import ORDER, BoundedList
 from penstock.store.contract import FinishedMinutes, JournalBlock, LogEntry, Page, Parcel, Place, Selection, Whereabouts
 from penstock.store.journal_pages import PageReader
@@ -159,7 +159,7 @@ async def export(db: Connection, wanted: Sequence[int]) -> list[Parcel]:
 async def places(db: Connection, wanted: Sequence[int]) -> dict[int, Whereabouts]:
     """Find which jobs are here, in which queues, and the state of the moves of these queues."""
     found = await db.fetch(_PLACES, wanted)
-    return {job_id: Whereabouts(Standing(standing), QueueKey(*key)) for job_id, standing, *key in found}
+    return {job_id: Whereabouts(MoveStep(step), QueueKey(*key)) for job_id, step, *key in found}
 
 
 async def result(db: Connection, job_id: int) -> bytes | None:

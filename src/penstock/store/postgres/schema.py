@@ -423,7 +423,7 @@ end $$;
 _REBALANCING = """
 alter table layout add column epoch  int not null default 0;          -- how many rebalances were finished
 alter table layout add column target int;                             -- shards there will be after the one under way
-alter table queues add column standing smallint not null default 0;   -- core.queue.Standing
+alter table queues add column standing smallint not null default 0;   -- core.queue.MoveStep
 alter table queues add column peer     int not null default 0;        -- the shard at the other end of its way
 alter table queues add column attempt  bigint not null default 0;     -- tells one try to move it from the next
 alter table nodes  add column stores   int not null default 0;        -- how many stores the server knows

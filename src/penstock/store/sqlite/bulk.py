@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.core import limits
 from penstock.core.bulk_records import EntryKind
-from penstock.core.queue import Standing
+from penstock.core.queue import MoveStep
 from penstock.store.bulk_reader import HEAD, Block, Jobs, JobsWanted, Leased, Row
 from penstock.store.sqlite import rows
 
@@ -24,7 +24,7 @@ _QUEUES: Final = (
     "select q.number, n.name, q.name from queues q join namespaces n on n.number = q.namespace"
     " where (?1 is null or n.name = ?1)"
 )
-_SEEN: Final = f"j.queue not in (select number from queues where standing > {Standing.LEAVING.value})"  # noqa: S608
+_SEEN: Final = f"j.queue not in (select number from queues where standing > {MoveStep.LEAVING.value})"  # noqa: S608
 _SIZE: Final = HEAD.index("size")
 _OPTIONS: Final = len(HEAD)
 _DATA: Final = len(HEAD) + 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.core.lifecycle import STORED_STATES, State
-from penstock.core.queue import Move, Queue, QueueKey, QueueSettings, Standing
+from penstock.core.queue import Move, MoveStep, Queue, QueueKey, QueueSettings
 from penstock.core.sharding import Layout
 from penstock.store import catalog
 from penstock.store.catalog import empty_tally
@@ -29,10 +29,10 @@ class SqliteCatalog(catalog.Catalog):
         self.crons = next(iter(db.execute("select count(*) from crons")))[0]
         for row in db.execute("select shard, shards, epoch, target from layout"):
             self.layout = Layout(*row)
-        for number, namespace, name, created_at, settings, standing, peer, attempt in db.execute(
+        for number, namespace, name, created_at, settings, step, peer, attempt in db.execute(
             "select number, namespace, name, created_at, settings, standing, peer, attempt from queues"
         ):
-            key, move = QueueKey(names[namespace], name), Move(Standing(standing), peer, attempt)
+            key, move = QueueKey(names[namespace], name), Move(MoveStep(step), peer, attempt)
             self.add(Queue(number, namespace, key, created_at, _decode_settings(settings), move))
         self.recount(db)
         self.read_horizon(db)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.store.contract import StoreStatus
-    from penstock.store.data_directory import Ballast
+    from penstock.store.data_directory import DiskReserve
 
 log = structlog.get_logger("penstock.store")
 
@@ -40,8 +40,8 @@ class DiskSpace:
     ``status`` is the store's own; ``when_changed`` is called when it becomes full.
     """
 
-    def __init__(self, ballast: Ballast, status: StoreStatus, clock: Clock, when_changed: Callable[[], None]) -> None:
-        self.ballast = ballast
+    def __init__(self, reserve: DiskReserve, status: StoreStatus, clock: Clock, when_changed: Callable[[], None]) -> None:
+        self.reserve = reserve
         self._status = status
         self._clock = clock
         self._when_changed = when_changed
@@ -49,7 +49,7 @@ class DiskSpace:
     @property
     def reserve_bytes(self) -> int | None:
         """Return the current size of the reserve; None if there is to be none."""
-        return self.ballast.bytes if self.ballast.is_wanted else None
+        return self.reserve.bytes if self.reserve.is_wanted else None
 
     def means_full(self, error: apsw.Error | OSError) -> bool:
         """Return whether an error means that the disk is full."""
@@ -63,21 +63,21 @@ class DiskSpace:
 
         If that is not possible, new jobs are refused: they would use up the remaining space.
         """
-        held = self.ballast.hold()
+        held = self.reserve.hold()
         self._update_status()
         if not held:
             self._refuse_jobs()
-            if not self.ballast.bytes and not self.ballast.has_room():
+            if not self.reserve.bytes and not self.reserve.has_room():
                 self._used_up()
         elif self._status.reserve_short:
             log.warning(
                 "the disk has little room: the reserve for acknowledgements is smaller than ballast_bytes",
-                bytes=self.ballast.bytes,
+                bytes=self.reserve.bytes,
             )
 
     def refuse(self) -> StorageFull:
         """Record that a write found no room; return the error for it if it cannot be tried again."""
-        given = self.ballast.release_part()
+        given = self.reserve.release_part()
         self._update_status()
         if not self._status.full:
             self._refuse_jobs()
@@ -89,32 +89,32 @@ class DiskSpace:
         """Record that a write succeeded after a failed one."""
         self._status.writable = True
         self._status.error = "disk full"
-        self._status.refusal = None if self.ballast.is_wanted else _WITHOUT_RESERVE
+        self._status.refusal = None if self.reserve.is_wanted else _WITHOUT_RESERVE
 
     def regain(self) -> bool:
         """Reserve released parts again, or more than at the start; return True if new jobs can be accepted."""
-        held = self.ballast.hold()
+        held = self.reserve.hold()
         self._update_status()
-        if held and self.ballast.has_room_for_jobs():
+        if held and self.reserve.has_room_for_jobs():
             return True
-        if self._status.full and not self._status.writable and self.ballast.has_room():
+        if self._status.full and not self._status.writable and self.reserve.has_room():
             self.worked()
         return False
 
     def _update_status(self) -> None:
         self._status.reserve_bytes = self.reserve_bytes
-        self._status.reserve_short = self.ballast.is_wanted and not self.ballast.is_whole
+        self._status.reserve_short = self.reserve.is_wanted and not self.reserve.is_whole
 
     def _refuse_jobs(self) -> None:
         log.error(
             "disk is full: new jobs are refused, acknowledgements go on as long as there is a reserve; free some space",
             reserve_bytes=self.reserve_bytes,
-            of_bytes=self.ballast.goal,
+            of_bytes=self.reserve.goal,
         )
         self._status.full = True
         self._status.error = "disk full"
         self._status.since_ms = self._clock.now_ms()
-        self._status.refusal = None if self.ballast.is_wanted else _WITHOUT_RESERVE
+        self._status.refusal = None if self.reserve.is_wanted else _WITHOUT_RESERVE
         self._when_changed()
 
     def _used_up(self) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import RowChanged
 from penstock.core.lifecycle import STORED_STATES, State
-from penstock.core.queue import Move, Queue, QueueKey, QueueSettings, Standing, StateCounts
+from penstock.core.queue import Move, MoveStep, Queue, QueueKey, QueueSettings, StateCounts
 from penstock.store.catalog import as_counts
 from penstock.store.sqlite.queues import SqliteQueues
 
@@ -45,7 +45,7 @@ class SqliteQueueMoves(SqliteQueues):
         self._begin()
         self._db.execute(
             "update queues set standing = ?, peer = ?, attempt = ? where number = ? and standing = ? and attempt = ?",
-            (*move, queue.number, queue.move.standing, queue.move.attempt),
+            (*move, queue.number, queue.move.step, queue.move.attempt),
         )
         if self._db.changes() != 1:
             raise RowChanged
@@ -54,7 +54,7 @@ class SqliteQueueMoves(SqliteQueues):
 
     async def queues_forget(self) -> None:
         self._begin()
-        self._db.execute("delete from queues where standing = ?", (Standing.GONE,))
+        self._db.execute("delete from queues where standing = ?", (MoveStep.GONE,))
         self._drop_gone()
 
     async def layout_save(self, layout: Layout) -> None:

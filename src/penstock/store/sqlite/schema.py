@@ -240,7 +240,7 @@ create index relays_due on relays (shard, next_at) where next_at is not null;
 _REBALANCING = """
 alter table layout add column epoch integer not null default 0;     -- how many rebalances were finished
 alter table layout add column target integer;                       -- shards there will be after the one under way
-alter table queues add column standing integer not null default 0;  -- core.queue.Standing
+alter table queues add column standing integer not null default 0;  -- core.queue.MoveStep
 alter table queues add column peer integer not null default 0;      -- the shard at the other end of its way
 alter table queues add column attempt integer not null default 0;   -- tells one try to move it from the next
 """

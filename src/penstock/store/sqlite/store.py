@@ -25,8 +25,8 @@ from penstock.store.contract import (
 )
 from penstock.store.data_directory import (
     BALLAST_BYTES_MAX,
-    Ballast,
     DirectoryLock,
+    DiskReserve,
     boot_id,
     prepare_directory,
     sync_directory,
@@ -104,7 +104,7 @@ class SqliteStore(SqliteStoreReads):
         self._upgrade_copy = True
         self._lock = DirectoryLock(directory)
         self._status = StoreStatus()
-        self._room = DiskSpace(Ballast(directory, ballast_bytes), self._status, clock, self._bound_log)
+        self._room = DiskSpace(DiskReserve(directory, ballast_bytes), self._status, clock, self._bound_log)
         self._sync_thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-sync")
         self._checkpoint_thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-checkpoint")
         self._log_sync = LogSync(directory, self._log_path, clock, fdatasync)
@@ -150,8 +150,8 @@ class SqliteStore(SqliteStoreReads):
         try:
             restore_plan.check_none(directory)
             store._check_files(accept_loss=accept_loss)
-            store._has_lost = store._has_lost or (tells_early and store._lock.previous.fell)
-            store._room.ballast.find()
+            store._has_lost = store._has_lost or (tells_early and store._lock.previous.machine_restarted)
+            store._room.reserve.find()
             store._connect_with_reserve(accept_loss=accept_loss)
         except BaseException as error:
             store._lock.release()
@@ -195,16 +195,16 @@ class SqliteStore(SqliteStoreReads):
 
     def _connect_with_reserve(self, *, accept_loss: bool, recovering: bool = False) -> None:
         """Open the files. On a full disk that uses a part of the reserve, because files must be created beside the log."""
-        ballast = self._room.ballast
-        if not ballast.has_room():
-            ballast.release_part()
+        reserve = self._room.reserve
+        if not reserve.has_room():
+            reserve.release_part()
         while True:
             try:
                 self._connect_all(accept_loss=accept_loss, recovering=recovering)
             except (apsw.Error, OSError) as error:
                 if not self._room.means_full(error):
                     raise
-                if not ballast.release_part():
+                if not reserve.release_part():
                     raise StorageFull(
                         f"The disk of {self._directory} is full, and there is no reserve left to open the data with. Free some "
                         "space and start again. Nothing was changed."
@@ -478,7 +478,7 @@ class SqliteStore(SqliteStoreReads):
 
     def _bound_log(self) -> None:
         """Keep the log so short that it fits into the reserve, in case the disk becomes full; shorter still while it is."""
-        reserve = self._room.ballast.goal // PAGE_BYTES // 4
+        reserve = self._room.reserve.goal // PAGE_BYTES // 4
         pages = min(CHECKPOINT_PAGES, max(CHECKPOINT_PAGES_FULL, reserve)) if reserve else CHECKPOINT_PAGES
         self.checkpointer.every(CHECKPOINT_PAGES_FULL if self._status.full else pages)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core import limits
 from penstock.core.errors import JobQuarantined, StorageFailed
-from penstock.core.queue import QueueKey, Standing
+from penstock.core.queue import MoveStep, QueueKey
 from penstock.store.catalog import CatalogReads
 from penstock.store.contract import (
     JournalBlock,
@@ -95,7 +95,7 @@ class SqliteStoreReads(CatalogReads[SqliteCatalog]):
 
     async def job_places(self, ids: Sequence[int]) -> dict[int, Whereabouts]:
         found = self.db.executemany(_PLACES, [(job_id,) for job_id in ids])
-        return {job_id: Whereabouts(Standing(standing), QueueKey(*key)) for job_id, standing, *key in found}
+        return {job_id: Whereabouts(MoveStep(step), QueueKey(*key)) for job_id, step, *key in found}
 
     async def job_select(self, selection: Selection) -> list[Place]:
         return await self.readers.run(lambda db: reads.select(db, selection))
