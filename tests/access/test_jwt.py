@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.access.authenticator import Authenticator, shown_in
 from penstock.access.identity import ANYWHERE, EVERYBODY, Identity, Right, grants_of
 from penstock.access.jwt import TokenRules, Verifier
-from penstock.access.keys import Key, KeyRing, jwks_keys, pem_key, secret_key
+from penstock.access.jwt_keys import Key, KeyRing, jwks_keys, pem_key, secret_key
 from penstock.core import limits
 from penstock.core.clock import ManualClock, yield_to_loop
 from penstock.core.errors import Forbidden, KeysUnavailable, Unauthorized

@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from penstock.access.authenticator import Authenticator
 from penstock.access.identity import WORDS, Right
 from penstock.access.jwt import TokenRules, Verifier
-from penstock.access.keys import KeyRing, secret_key
+from penstock.access.jwt_keys import KeyRing, secret_key
 from penstock.core.clock import ManualClock, SystemClock, yield_to_loop
 from penstock.core.job import JobSpec
 from penstock.core.queue import QueueKey

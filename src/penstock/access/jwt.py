@@ -11,12 +11,12 @@ from jwt import PyJWS
 from jwt.exceptions import PyJWTError
 
 from penstock.access.identity import Identity, grants_of
-from penstock.access.keys import PUBLIC_ALGORITHMS, SHARED_ALGORITHM
+from penstock.access.jwt_keys import PUBLIC_ALGORITHMS, SHARED_ALGORITHM
 from penstock.core import limits
 from penstock.core.errors import Unauthorized
 
 if TYPE_CHECKING:
-    from penstock.access.keys import KeyRing
+    from penstock.access.jwt_keys import KeyRing
     from penstock.core.clock import Clock
 
 _FOREVER_MS: Final = 2**62

@@ -334,9 +334,9 @@ buffer_bytes_max: Final = 256 * MEBIBYTE
 buffer_record_bytes_max: Final = 64 * MEBIBYTE
 buffer_flush_bytes: Final = 8 * MEBIBYTE  # stored in one transaction
 buffer_flush_records: Final = 1_000
-wal_file_bytes: Final = 16 * MEBIBYTE
-wal_known_ms: Final = YEAR_MS  # after its last write; a server that starts later stores its log again
-wal_search_bytes: Final = 65_536  # after a damaged record, searched for a valid one
+enqueue_log_file_bytes: Final = 16 * MEBIBYTE
+enqueue_log_known_ms: Final = YEAR_MS  # after its last write; a server that starts later stores its log again
+enqueue_log_search_bytes: Final = 65_536  # after a damaged record, searched for a valid one
 
 # Limits of work across shards.
 #: Time between a check on other shards and the push that depends on it; a check that takes longer is repeated.

@@ -19,7 +19,7 @@ from penstock.outbound.fetch import Fetcher
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from penstock.access.keys import Key
+    from penstock.access.jwt_keys import Key
     from penstock.config import Config
     from penstock.core.clock import Clock
     from penstock.outbound.guard import Guard
@@ -32,7 +32,7 @@ def jwt_keys(config: Config) -> list[Key]:
     """Return the keys for the signatures of tokens, except for those that have to be fetched. Raises ConfigInvalid."""
     if not (config.jwt_secret or config.jwt_key_file or config.jwt_jwks):
         return []
-    from penstock.access.keys import jwks_keys, pem_key, secret_key  # noqa: PLC0415, see above
+    from penstock.access.jwt_keys import jwks_keys, pem_key, secret_key  # noqa: PLC0415, see above
 
     keys: list[Key] = []
     if config.jwt_secret:
@@ -56,7 +56,7 @@ def authenticator_of(config: Config, clock: Clock, guard: Guard) -> Authenticato
     if not keys and fetch is None:
         return Authenticator(clock, tokens, required=config.auth_required)
     from penstock.access.jwt import TokenRules, Verifier  # noqa: PLC0415, see above
-    from penstock.access.keys import KeyRing  # noqa: PLC0415
+    from penstock.access.jwt_keys import KeyRing  # noqa: PLC0415
 
     key_ring = KeyRing(clock, keys, fetch)
     key_ring.tend()

@@ -92,17 +92,17 @@ class EnqueueLog:
         damaged).
         """
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        wal = cls(directory, identity, clock)
-        wal._lock.acquire()
+        enqueue_log = cls(directory, identity, clock)
+        enqueue_log._lock.acquire()
         try:
-            wal.mark = enqueue_log_mark.read(directory)
-            records = list(wal._read())
+            enqueue_log.mark = enqueue_log_mark.read(directory)
+            records = list(enqueue_log._read())
         except BaseException:
-            wal._lock.release()
+            enqueue_log._lock.release()
             raise
-        wal.number = wal.number or random_name()
-        wal.durable = wal.last
-        return wal, records
+        enqueue_log.number = enqueue_log.number or random_name()
+        enqueue_log.durable = enqueue_log.last
+        return enqueue_log, records
 
     def _read(self) -> Iterator[LogRecord]:
         names = sorted(self._directory.glob("*.wal"))
@@ -269,7 +269,7 @@ class EnqueueLog:
                 for _, durable in waiting:
                     if not durable.done():
                         durable.set_result(None)
-                if self._size > limits.wal_file_bytes:
+                if self._size > limits.enqueue_log_file_bytes:
                     try:
                         self._use_file(*await asyncio.to_thread(self._make_file))
                     except OSError as error:
@@ -294,7 +294,7 @@ class EnqueueLog:
         """Accept records again after the disk was full, if there is room for a new file now."""
         if self.failure is None or not self._is_sound or self._writing is not None:
             return
-        if free_bytes(self._directory) < 2 * limits.wal_file_bytes:
+        if free_bytes(self._directory) < 2 * limits.enqueue_log_file_bytes:
             return
         self.last = self.durable  # the later ones were refused
         try:
@@ -373,4 +373,6 @@ def _record_at(data: bytes, at: int) -> LogRecord | None:
 
 def _is_torn(data: bytes, at: int) -> bool:
     """Return whether no valid record begins after a position: then a crash has cut off the file there."""
-    return all(_record_at(data, place) is None for place in range(at + 1, min(len(data), at + limits.wal_search_bytes)))
+    return all(
+        _record_at(data, place) is None for place in range(at + 1, min(len(data), at + limits.enqueue_log_search_bytes))
+    )

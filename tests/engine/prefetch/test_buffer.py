@@ -82,7 +82,7 @@ async def flushed(engine: Engine) -> None:
 
 async def copied(engine: Engine, count: int) -> tuple[EnqueueLog, list[LogRecord]]:
     """Wait until so many records of a log are in Redis, too."""
-    wal = buffer_of(engine).wal
+    wal = buffer_of(engine).enqueue_log
     assert wal is not None
     async with asyncio.timeout(60):
         while len(records := await copies_of(engine).read(wal.number, 100)) < count:
@@ -242,7 +242,7 @@ async def test_what_is_in_the_log_is_answered_whatever_is_known_of_its_queue_by_
     shard: str, redis: OwnRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with engine_on(shard, redis.url, tmp_path) as engine:
-        wal = buffer_of(engine).wal
+        wal = buffer_of(engine).enqueue_log
         assert wal is not None
         append = wal.append
 
@@ -411,19 +411,19 @@ async def test_while_the_disk_of_the_log_is_full_pushes_are_stored_directly_and_
     try:
         async with engine_on(shard, redis.url, disk / "log") as engine:
             buffer = buffer_of(engine)
-            assert buffer.wal is not None
+            assert buffer.enqueue_log is not None
             for _ in range(30):  # more than there is room for
                 job = await push(engine, data=b"x" * 100_000)
-                if buffer.wal.failure is not None:
+                if buffer.enqueue_log.failure is not None:
                     break
             assert await state(engine, job) is State.WAITING, "the one that found no room was stored"
             with pytest.raises(StorageFailed, match="No space left"):
-                buffer.wal.append(b"")
+                buffer.enqueue_log.append(b"")
             await flushed(engine)
             remount = ["mount", "-o", "remount,size=256m", str(disk)]
             subprocess.run(remount, check=True)
             async with asyncio.timeout(60):
-                while buffer.wal.failure is not None:
+                while buffer.enqueue_log.failure is not None:
                     await asyncio.sleep(0.01)
             before = buffer.last_number
             await push(engine)
@@ -481,7 +481,7 @@ async def test_a_log_on_a_full_disk_is_opened_and_can_be_stored(tmp_path: Path) 
 
 async def test_a_file_that_cannot_be_made_harms_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wal, _ = open_log(tmp_path)
-    monkeypatch.setattr(limits, "wal_file_bytes", 10)
+    monkeypatch.setattr(limits, "enqueue_log_file_bytes", 10)
 
     def full(_self: EnqueueLog) -> tuple[int, Path]:
         raise OSError("no more room")
@@ -662,7 +662,7 @@ async def test_damage_in_the_middle_stops_the_start(tmp_path: Path) -> None:
 async def test_files_are_of_bounded_size_and_go_when_they_are_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "wal_file_bytes", 1_000)
+    monkeypatch.setattr(limits, "enqueue_log_file_bytes", 1_000)
     wal, _ = open_log(tmp_path)
     for _ in range(50):
         await wal.append(b"x" * 100)[1]

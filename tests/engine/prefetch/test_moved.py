@@ -102,20 +102,20 @@ async def test_what_was_promised_reaches_a_queue_that_has_moved(
         )
         buffer = fleet.engines[0].buffer
         assert buffer is not None
-        assert buffer.wal is not None
+        assert buffer.enqueue_log is not None
         with monkeypatch.context() as patch:
             patch.setattr(buffer, "flush", lambda: None)
             promised = await within(clock, fleet.run(Push(MOVES, [JobSpec(b"1", flags=2)] * 3)))
             assert [await fleet.store.job_get("default", job.id) for job in promised] == [None] * 3
             await rebalance(fleet, clock, 3)
-        await within(clock, buffer._store(buffer.wal.number, [each for each, _ in buffer._unstored]))
+        await within(clock, buffer._store(buffer.enqueue_log.number, [each for each, _ in buffer._unstored]))
         jobs = await take(fleet, clock, 10)
         assert [job.id for job in jobs] == [job.id for job in promised]
         assert {shard_of(job.token) for job in jobs} == {2}
         holds = [LeaseRef(job.id, job.token) for job in jobs]
         await within(clock, fleet.run(Ack("default", holds, [None] * 3)))
         # Whoever stores it once more, because it does not know that it was stored, brings nothing back.
-        await within(clock, buffer._store(buffer.wal.number, [each for each, _ in buffer._unstored]))
+        await within(clock, buffer._store(buffer.enqueue_log.number, [each for each, _ in buffer._unstored]))
         assert await take(fleet, clock, 10) == []
         assert await fleet.store.job_get("default", promised[0].id) is None
         later = await within(clock, fleet.run(Push(MOVES, [JobSpec(b"2")])))

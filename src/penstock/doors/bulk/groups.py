@@ -19,8 +19,8 @@ from penstock.doors.bulk.wire import ARROW, ROWS_HEADER
 from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import ErrorReply, LeasesLostReply
 from penstock.doors.http.route import File, Route
+from penstock.doors.identity_watch import IdentityWatch
 from penstock.doors.jobs.base import check_queue_name
-from penstock.doors.wait_permission import Permission
 from penstock.engine.bulk.consumer_groups import GroupClaim
 
 if TYPE_CHECKING:
@@ -178,14 +178,14 @@ class GroupHandlers(BulkDoor):
     async def _while_allowed(self, req: Request, claiming: Coroutine[Any, Any, Epoch]) -> Epoch:
         """Claim an epoch. Raises Unauthorized if the client's key or token expires during the wait."""
         answer = asyncio.ensure_future(claiming)
-        permission = Permission(req, self.engine.clock, answer.cancel)
+        watch = IdentityWatch(req, self.engine.clock, answer.cancel)
         try:
             return await answer
         except asyncio.CancelledError:
-            permission.check()
+            watch.check()
             raise
         finally:
-            permission.cancel()
+            watch.cancel()
 
     def _check_histories(self, expected: dict[str, str]) -> dict[str, str]:
         """Compare the histories of shards with those that a group has sent, and return them. Raises HistoryReplaced.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from penstock.doors.wait_permission import Permission
+from penstock.doors.identity_watch import IdentityWatch
 from penstock.engine.jobs.claim_waiters import PendingClaim
 
 if TYPE_CHECKING:
@@ -62,16 +62,16 @@ async def claim_for(
         waits.add(namespace, wait_id, wait)
     gone = asyncio.ensure_future(req.disconnected())
     gone.add_done_callback(lambda left: None if left.cancelled() else wait.give_up())
-    permission = Permission(req, engine.clock, wait.give_up)
+    watch = IdentityWatch(req, engine.clock, wait.give_up)
     try:
         deliveries = await wait.answer()
-        if gone.done() or permission.is_over:  # a claim may have succeeded at the same moment
+        if gone.done() or watch.is_over:  # a claim may have succeeded at the same moment
             wait.give_up()
-            permission.check()
+            watch.check()
             return ()
         return deliveries
     finally:
-        permission.cancel()
+        watch.cancel()
         gone.cancel()
         if waits is not None and wait_id is not None:
             waits.remove(namespace, wait_id, wait)

@@ -22,9 +22,9 @@ from penstock.core.errors import (
 from penstock.core.queue import QueueKey
 from penstock.doors.http.errors import Refused
 from penstock.doors.http.namespace import NAME
+from penstock.doors.identity_watch import IdentityWatch
 from penstock.doors.jobs.mapping import job_ref, token_value
 from penstock.doors.jobs.wire.replies import ItemError
-from penstock.doors.wait_permission import Permission
 from penstock.engine.jobs.settle import LEASE_GONE, LeaseRef
 from penstock.engine.jobs.update import MoveJob
 
@@ -147,13 +147,13 @@ class JobsDoor:
         Raises Unauthorized if the client's key or token ends meanwhile.
         """
         answer, gone = asyncio.ensure_future(waiting), asyncio.ensure_future(req.disconnected())
-        permission = Permission(req, self.engine.clock, answer.cancel)
+        watch = IdentityWatch(req, self.engine.clock, answer.cancel)
         try:
             await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
-            permission.check()
+            watch.check()
             return answer.result() if answer.done() else None
         finally:
-            permission.cancel()
+            watch.cancel()
             answer.cancel()
             gone.cancel()
 

@@ -18,6 +18,7 @@ from penstock.core.errors import InvalidInput, ServerError, Unauthorized
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.core.queue import QueueKey
 from penstock.doors.http.namespace import check_namespace
+from penstock.doors.identity_watch import ENDED
 from penstock.doors.net.loop_share import LoopShare
 from penstock.doors.resp import arguments, connection_commands, replies
 from penstock.doors.resp.command_table import COMMANDS, Kind
@@ -27,7 +28,6 @@ from penstock.doors.resp.pushes import Pushes, failed_to_publish, new_job, new_l
 from penstock.doors.resp.receive import Received
 from penstock.doors.resp.subscription import RespSubscription
 from penstock.doors.topics.message import check_topic, new_large_message, new_message
-from penstock.doors.wait_permission import ENDED
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.claim_waiters import PendingClaim
 

@@ -42,12 +42,12 @@ class StoreRecords(Command[int]):
     knows less, because it was restored from a backup, there is nothing to wait for.
     """
 
-    __slots__ = ("is_all", "records", "wal")
+    __slots__ = ("is_all", "log_number", "records")
 
     grows = True
 
-    def __init__(self, wal: int, records: Sequence[LogRecord], *, is_all: bool = False) -> None:
-        self.wal = wal
+    def __init__(self, log_number: int, records: Sequence[LogRecord], *, is_all: bool = False) -> None:
+        self.log_number = log_number
         self.records = records
         self.is_all = is_all
 
@@ -58,12 +58,12 @@ class StoreOwnRecords(Command[None]):
     A log is stored in order, so the number of the last record that concerned this shard is sufficient.
     """
 
-    __slots__ = ("number", "promises", "wal")
+    __slots__ = ("log_number", "number", "promises")
 
     grows = True
 
-    def __init__(self, wal: int, number: int, promises: Sequence[BufferedPush]) -> None:
-        self.wal = wal
+    def __init__(self, log_number: int, number: int, promises: Sequence[BufferedPush]) -> None:
+        self.log_number = log_number
         self.number = number
         self.promises = promises
 
@@ -82,12 +82,12 @@ async def store_own_records(_engine: EngineContext, work: UnitOfWork, commands: 
         if _any_away(work, command.promises):
             work.refuse(command, QueueMoving())
             continue
-        before = await logs.wal_stored(command.wal)
+        before = await logs.log_stored(command.log_number)
         if command.number > before:
             for promise in command.promises:
                 await _keep_promise(work, promise)
             await work.flush()
-            await logs.wal_advance(command.wal, before, command.number)
+            await logs.log_advance(command.log_number, before, command.number)
         work.answer(command, None)
 
 
@@ -103,7 +103,7 @@ async def store_records(_engine: EngineContext, work: UnitOfWork, commands: Sequ
         if work.tx.away and any(_any_away(work, decode(record.body)) for record in command.records):
             work.refuse(command, QueueMoving())
             continue
-        stored = before = await logs.wal_stored(command.wal)
+        stored = before = await logs.log_stored(command.log_number)
         if command.is_all and command.records:
             stored = max(stored, command.records[0].number - 1)
         for number, body in command.records:
@@ -116,7 +116,7 @@ async def store_records(_engine: EngineContext, work: UnitOfWork, commands: Sequ
             stored = number
         if stored > before:
             await work.flush()
-            await logs.wal_advance(command.wal, before, stored)
+            await logs.log_advance(command.log_number, before, stored)
         work.answer(command, stored)
 
 

@@ -73,7 +73,7 @@ class EnqueueBuffer:
         self._directory = directory
         self._identity = identity
         self._accept_loss = accept_loss
-        self.wal: EnqueueLog | None = None  #: the log, when it is open
+        self.enqueue_log: EnqueueLog | None = None  #: the log, when it is open
         self.buffers = buffers
         self.route: Callable[[QueueKey], EngineContext] = lambda _queue: engine  #: returns the engine that has a queue now
         self._unstored: deque[tuple[LogRecord, dict[QueueKey, int]]] = deque()
@@ -98,21 +98,21 @@ class EnqueueBuffer:
 
         If the shard cannot be asked up to which number the log is stored, nothing happens, and it is tried again later.
         """
-        if self.wal is not None or not self._identity():
+        if self.enqueue_log is not None or not self._identity():
             return
         try:
             if self._opened is None:
                 self._opened = await asyncio.to_thread(
                     EnqueueLog.open, self._directory, self._identity(), self._engine.clock
                 )
-            wal, left = self._opened
-            await self._check_mark(wal)
-            stored = await self._engine.run(StoreRecords(wal.number, []))
-            if stored > wal.last:  # this is an old copy of the log: its next numbers were used already
+            enqueue_log, left = self._opened
+            await self._check_mark(enqueue_log)
+            stored = await self._engine.run(StoreRecords(enqueue_log.number, []))
+            if stored > enqueue_log.last:  # this is an old copy of the log: its next numbers were used already
                 log.warning("the log of the enqueue buffer is older than what is stored of it: a new one is begun")
-                await asyncio.to_thread(wal.begin_anew)
+                await asyncio.to_thread(enqueue_log.begin_anew)
             else:
-                await asyncio.to_thread(wal.begin)
+                await asyncio.to_thread(enqueue_log.begin)
         except (OSError, StorageFailed) as error:
             if not self._warned:
                 self._warned = True
@@ -125,18 +125,18 @@ class EnqueueBuffer:
                     self._count(counts, QueueKey(promise.namespace, promise.queue), len(promise.jobs))
                 self._bytes += len(record.body)
                 self._unstored.append((record, counts))
-        self.wal = wal
+        self.enqueue_log = enqueue_log
         self.flush()
 
-    async def _check_mark(self, wal: EnqueueLog) -> None:
+    async def _check_mark(self, enqueue_log: EnqueueLog) -> None:
         """Compare the log with its mark. Records that the log lacks are stored from the copy in Redis, if it has them."""
-        number, synced = (0, 0) if wal.mark is None else (wal.mark.log, wal.mark.synced)
+        number, synced = (0, 0) if enqueue_log.mark is None else (enqueue_log.mark.log, enqueue_log.mark.synced)
         stored = await self._engine.run(StoreRecords(number, []))
-        if self.buffers is not None and stored < synced and wal.missing(stored) is not None:
+        if self.buffers is not None and stored < synced and enqueue_log.missing(stored) is not None:
             with contextlib.suppress(ServerError):
                 await self.adopt(number)
             stored = await self._engine.run(StoreRecords(number, []))
-        if wal.check(stored, accept_loss=self._accept_loss) and self.buffers is not None:
+        if enqueue_log.check(stored, accept_loss=self._accept_loss) and self.buffers is not None:
             with contextlib.suppress(FastPathFailed):
                 await self.buffers.forget(number, synced)  # their numbers are used again from now on
 
@@ -148,12 +148,12 @@ class EnqueueBuffer:
     @property
     def is_open(self) -> bool:
         """Whether the log is open."""
-        return self.wal is not None
+        return self.enqueue_log is not None
 
     @property
     def last_number(self) -> int:
         """Number of the newest record of the log; 0 if there is none."""
-        return 0 if self.wal is None else self.wal.last
+        return 0 if self.enqueue_log is None else self.enqueue_log.last
 
     def depth(self, queue: QueueKey) -> int:
         """Return the number of jobs of a queue that are answered and not stored."""
@@ -215,7 +215,7 @@ class EnqueueBuffer:
                 return False
             if any(new.flags & JobFlag.DURABLE for new in jobs):
                 return False
-        return self.wal is not None and self.wal.failure is None and not self._closed
+        return self.enqueue_log is not None and self.enqueue_log.failure is None and not self._closed
 
     async def _promise(self, parts: Sequence[tuple[QueueKey, Sequence[JobSpec]]], *, across: bool) -> Any:
         engine = self._engine
@@ -227,8 +227,8 @@ class EnqueueBuffer:
         body = encode(promises)
         if len(body) > limits.buffer_record_bytes_max:
             raise TooMany("The batch is too large for the enqueue buffer. Send it in smaller pieces.")
-        assert self.wal is not None  # see takes
-        number, durable = self.wal.append(body)
+        assert self.enqueue_log is not None  # see takes
+        number, durable = self.enqueue_log.append(body)
         counts: dict[QueueKey, int] = {}
         for key, jobs in parts:
             self._count(counts, key, len(jobs))
@@ -286,10 +286,10 @@ class EnqueueBuffer:
 
     async def _flush(self) -> None:
         try:
-            while self.wal is not None and (some := self._next()) and self.breaker.allows():
+            while self.enqueue_log is not None and (some := self._next()) and self.breaker.allows():
                 try:
                     records = [record for record, _ in some]
-                    stored = await self._store(self.wal.number, records, is_all=True)
+                    stored = await self._store(self.enqueue_log.number, records, is_all=True)
                     if stored < records[0].number:
                         raise StorageFailed("nothing of it was stored")
                 except ServerError as error:
@@ -298,18 +298,18 @@ class EnqueueBuffer:
                     log.warning("the enqueue buffer could not be stored; it is tried again", error=str(error))
                     continue
                 self.breaker.worked()
-                await self._stored(self.wal, stored)
+                await self._stored(self.enqueue_log, stored)
         finally:
             self._flushing = None
 
-    async def _store(self, wal: int, records: Sequence[LogRecord], *, is_all: bool = False) -> int:
+    async def _store(self, log_number: int, records: Sequence[LogRecord], *, is_all: bool = False) -> int:
         """Store records. Those of queues that have moved are stored on their new shards.
 
         Return the number up to which all are.
         """
         layout = self._engine.store.layout
         if layout is None or not layout.has_moved:
-            return await self._engine.run(StoreRecords(wal, records, is_all=is_all))
+            return await self._engine.run(StoreRecords(log_number, records, is_all=is_all))
         stored = 0
         for number, body in records:  # this is rare, so they are stored one by one
             elsewhere: dict[EngineContext, list[BufferedPush]] = {}
@@ -317,8 +317,8 @@ class EnqueueBuffer:
                 elsewhere.setdefault(self.route(QueueKey(promise.namespace, promise.queue)), []).append(promise)
             here = elsewhere.pop(self._engine, [])
             for engine, promises in elsewhere.items():
-                await engine.run(StoreOwnRecords(wal, number, promises))
-            stored = await self._engine.run(StoreRecords(wal, [LogRecord(number, encode(here))], is_all=is_all))
+                await engine.run(StoreOwnRecords(log_number, number, promises))
+            stored = await self._engine.run(StoreRecords(log_number, [LogRecord(number, encode(here))], is_all=is_all))
             if stored < number:
                 break
         return stored
@@ -327,7 +327,7 @@ class EnqueueBuffer:
         some: list[tuple[LogRecord, dict[QueueKey, int]]] = []
         size = 0
         for each in self._unstored:
-            if self.wal is None or each[0].number > self.wal.durable:
+            if self.enqueue_log is None or each[0].number > self.enqueue_log.durable:
                 break
             if some and (size + len(each[0].body) > limits.buffer_flush_bytes or len(some) >= limits.buffer_flush_records):
                 break
@@ -335,16 +335,16 @@ class EnqueueBuffer:
             size += len(each[0].body)
         return some
 
-    async def _stored(self, wal: EnqueueLog, number: int) -> None:
+    async def _stored(self, enqueue_log: EnqueueLog, number: int) -> None:
         while self._unstored and self._unstored[0][0].number <= number:
             record, counts = self._unstored.popleft()
             self._settle(counts, len(record.body))
         self._stored_up_to = number
         self._capacity.advanced(number)
-        wal.forget(number)
+        enqueue_log.forget(number)
         if self.buffers is not None:
             with contextlib.suppress(FastPathFailed):
-                await self.buffers.forget(wal.number, number)
+                await self.buffers.forget(enqueue_log.number, number)
 
     def _settle(self, counts: dict[QueueKey, int], size: int) -> None:
         self._bytes -= size
@@ -357,32 +357,35 @@ class EnqueueBuffer:
     async def _copy(self) -> None:
         """Keep copies in Redis, in case this server does not return. If that fails, the log alone is sufficient."""
         try:
-            while self._uncopied and self.wal is not None and self.buffers is not None:
+            while self._uncopied and self.enqueue_log is not None and self.buffers is not None:
                 some, self._uncopied = self._uncopied, []
                 with contextlib.suppress(FastPathFailed):
-                    await self.buffers.keep(self.wal.number, some)
+                    await self.buffers.keep(self.enqueue_log.number, some)
         finally:
             self._copying = None
 
     async def show_life(self) -> None:
         """Show the other servers that this server stores its log itself."""
-        if self.wal is not None and self.buffers is not None:
-            await self.buffers.keep(self.wal.number, [])
-            await self.buffers.forget(self.wal.number, self._stored_up_to)  # removes copies that were written too late
+        if self.enqueue_log is not None and self.buffers is not None:
+            await self.buffers.keep(self.enqueue_log.number, [])
+            # Removes copies that were written too late.
+            await self.buffers.forget(self.enqueue_log.number, self._stored_up_to)
 
-    async def adopt(self, wal: int) -> None:
+    async def adopt(self, log_number: int) -> None:
         """Store the records of another server that does not run any more."""
         buffers = self.buffers
         if buffers is None:
             return
-        while records := await buffers.read(wal, limits.buffer_flush_records):
-            stored = await self._store(wal, records)
-            await buffers.forget(wal, stored)
+        while records := await buffers.read(log_number, limits.buffer_flush_records):
+            stored = await self._store(log_number, records)
+            await buffers.forget(log_number, stored)
             if stored < records[-1].number:
-                log.warning("a part of the log of another server is stored when that server returns", log=wal, stored=stored)
+                log.warning(
+                    "a part of the log of another server is stored when that server returns", log=log_number, stored=stored
+                )
                 return
-            log.info("stored the log of another server", log=wal, up_to=stored)
-        await buffers.forget(wal, 0)
+            log.info("stored the log of another server", log=log_number, up_to=stored)
+        await buffers.forget(log_number, 0)
 
     async def close(self) -> None:
         """Store the buffered records, if that is possible now. The rest stays in the log."""
@@ -392,8 +395,10 @@ class EnqueueBuffer:
         await asyncio.gather(*under_way, return_exceptions=True)
         self._capacity.failed(ShuttingDown())
         if self._opened is not None:
-            wal = self._opened[0]
-            await wal.close(is_stored=self.wal is wal and not self._unstored and wal.failure is None)
+            enqueue_log = self._opened[0]
+            await enqueue_log.close(
+                is_stored=self.enqueue_log is enqueue_log and not self._unstored and enqueue_log.failure is None
+            )
 
 
 class Flusher(PeriodicService):
@@ -409,19 +414,19 @@ class Flusher(PeriodicService):
         """Do one round."""
         buffer = self._buffer
         await buffer.open()
-        if buffer.wal is None:
+        if buffer.enqueue_log is None:
             return
-        if buffer.wal.failure is not None:
-            await asyncio.to_thread(buffer.wal.revive)
-        await asyncio.to_thread(buffer.wal.sync_mark)
+        if buffer.enqueue_log.failure is not None:
+            await asyncio.to_thread(buffer.enqueue_log.revive)
+        await asyncio.to_thread(buffer.enqueue_log.sync_mark)
         buffer.flush()
         if buffer.buffers is None:
             return
         try:
             await buffer.show_life()
             if self._engine.leads and self._engine.store.status().error is None:
-                for wal in await buffer.buffers.orphans():
-                    if wal != buffer.wal.number:
-                        await buffer.adopt(wal)
+                for log_number in await buffer.buffers.orphans():
+                    if log_number != buffer.enqueue_log.number:
+                        await buffer.adopt(log_number)
         except FastPathFailed:
             pass  # without Redis, each server stores its own log

@@ -81,10 +81,10 @@ class ReadyLists(Protocol):
 class BufferLogs(Protocol):
     """The stored positions of the logs of enqueue buffers, inside of a transaction: see ``engine/buffer``."""
 
-    async def wal_stored(self, wal: int) -> int:
+    async def log_stored(self, log_number: int) -> int:
         """Return the number up to which a server's log is stored, locked for this transaction; 0 for an unknown log."""
 
-    async def wal_advance(self, wal: int, before: int, number: int) -> None:
+    async def log_advance(self, log_number: int, before: int, number: int) -> None:
         """Write the number up to which a server's log is stored.
 
         Raises RowChanged if another server has stored a part of it.

@@ -105,11 +105,11 @@ class PostgresReadyLists(PostgresTransactionBase):
         statement = except_queues(rows.SET_ASIDE, self._catalog.frozen)
         return rows.read_jobs(await self._db.fetch(statement, steady_ms, grace_ms, limit))
 
-    async def wal_stored(self, wal: int) -> int:
-        found: int | None = await self._db.fetchval("select stored from wals where wal = $1 for update", wal)
+    async def log_stored(self, log_number: int) -> int:
+        found: int | None = await self._db.fetchval("select stored from wals where wal = $1 for update", log_number)
         return found or 0
 
-    async def wal_advance(self, wal: int, before: int, number: int) -> None:
-        await self._guarded(_ADVANCE_WAL, [wal, before, number, self.now_ms], 1, "logs")
+    async def log_advance(self, log_number: int, before: int, number: int) -> None:
+        await self._guarded(_ADVANCE_WAL, [log_number, before, number, self.now_ms], 1, "logs")
         if not before:  # a new one, so delete very old ones
-            await self._db.execute("delete from wals where at < $1", self.now_ms - limits.wal_known_ms)
+            await self._db.execute("delete from wals where at < $1", self.now_ms - limits.enqueue_log_known_ms)

@@ -53,29 +53,29 @@ class BufferCopies:
         self._orphans = link.script(_ORPHANS)
         self._read = link.script("return redis.call('zrange', KEYS[3], 0, ARGV[1] - 1)")
 
-    def _keys(self, wal: int | str) -> list[str]:
+    def _keys(self, log_number: int | str) -> list[str]:
         start = f"penstock:{{{self._identity()}}}:buffers"
-        return [start, f"{start}:owner:{wal}", f"{start}:records:{wal}"]
+        return [start, f"{start}:owner:{log_number}", f"{start}:records:{log_number}"]
 
-    async def keep(self, wal: int, records: Sequence[LogRecord]) -> None:
+    async def keep(self, log_number: int, records: Sequence[LogRecord]) -> None:
         """Store copies of records, and renew the owner's key."""
-        parts: list[int | bytes] = [wal, OWNER_MS]
+        parts: list[int | bytes] = [log_number, OWNER_MS]
         for number, body in records:
             parts += (number, number.to_bytes(_NUMBER_BYTES) + body)
-        await self._run(self._keep, wal, parts)
+        await self._run(self._keep, log_number, parts)
 
-    async def forget(self, wal: int, number: int) -> None:
+    async def forget(self, log_number: int, number: int) -> None:
         """Delete the records up to a number, because they are stored."""
-        await self._run(self._forget, wal, [wal, number])
+        await self._run(self._forget, log_number, [log_number, number])
 
     async def orphans(self) -> list[int]:
         """Return the logs whose owners have not renewed their keys."""
-        return [int(wal) for wal in await self._run(self._orphans, "", [])]
+        return [int(log_number) for log_number in await self._run(self._orphans, "", [])]
 
-    async def read(self, wal: int, limit: int) -> list[LogRecord]:
+    async def read(self, log_number: int, limit: int) -> list[LogRecord]:
         """Return the first records of a log in Redis."""
-        found: list[bytes] = await self._run(self._read, wal, [limit])
+        found: list[bytes] = await self._run(self._read, log_number, [limit])
         return [LogRecord(int.from_bytes(each[:_NUMBER_BYTES]), each[_NUMBER_BYTES:]) for each in found]
 
-    async def _run(self, script: Any, wal: int | str, args: Sequence[int | bytes]) -> Any:
-        return await self._link.run(lambda: script(keys=self._keys(wal), args=args))
+    async def _run(self, script: Any, log_number: int | str, args: Sequence[int | bytes]) -> Any:
+        return await self._link.run(lambda: script(keys=self._keys(log_number), args=args))

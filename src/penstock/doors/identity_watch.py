@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ENDED: Final = "The token or key was revoked, or has expired, while the request waited. Get a new one."
 
 
-class Permission:
+class IdentityWatch:
     """Calls ``when_ended`` when the identity of a request has ended, and at once if it has already.
 
     Call ``cancel`` at the end.
@@ -46,7 +46,7 @@ class Permission:
         self._when_ended()
 
     def check(self) -> None:
-        """Raise Unauthorized if the permission has ended."""
+        """Raise Unauthorized if the identity has ended."""
         if self.is_over:
             raise Unauthorized(ENDED)
 
