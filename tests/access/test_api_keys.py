@@ -9,7 +9,7 @@ import pytest
 from penstock.access import api_keys
 from penstock.access.api_keys import ApiKeys, check_request
 from penstock.access.authenticator import Authenticator, shown_in
-from penstock.access.identity import ANYWHERE, EVERYBODY, Right
+from penstock.access.identity import ANYWHERE, UNRESTRICTED, Right
 from penstock.core import limits
 from penstock.core.errors import Forbidden, InvalidInput, KeyNotFound, KeysUnavailable, StorageFailed, TooMany, Unauthorized
 from penstock.store.postgres import PostgresStore
@@ -172,14 +172,14 @@ async def test_the_first_key_closes_an_open_server_and_ends_what_nobody_was_aske
 ) -> None:
     authenticator, ended = Authenticator(clock), []
     authenticator.use(keys)
-    anybody = await authenticator.identify("whatever")
-    authenticator.check(anybody, ANYWHERE, Right.ADMIN)
-    anybody.watch(lambda: ended.append(True))
+    open_identity = await authenticator.identify("whatever")
+    authenticator.check(open_identity, ANYWHERE, Right.ADMIN)
+    open_identity.watch(lambda: ended.append(True))
     made = await keys.make(check_request([ANYWHERE], ["admin"]))
     assert not authenticator.is_open
     assert ended == [True]
     with pytest.raises(Unauthorized, match="Not authenticated"):
-        authenticator.check(anybody, "a", Right.LOOK)
+        authenticator.check(open_identity, "a", Right.LOOK)
     with pytest.raises(Unauthorized):
         await authenticator.identify("whatever")
     for shown in (made.text, f"Bearer {made.text}"):
@@ -192,7 +192,7 @@ async def test_keys_open_next_to_tokens_which_go_first(keys: ApiKeys, clock: Man
     authenticator = Authenticator(clock, ["pk_static"])
     authenticator.use(keys)
     made = await keys.make(WISH)
-    assert await authenticator.identify("pk_static") is EVERYBODY
+    assert await authenticator.identify("pk_static") is UNRESTRICTED
     assert (await authenticator.identify(made.text)).subject == f"key {made.key.id}"
 
 
@@ -262,7 +262,7 @@ async def test_with_tokens_a_store_that_is_down_keeps_nobody_else_out(store: Sto
     keys, authenticator = ApiKeys(moody, clock), Authenticator(clock, ["t"])
     await keys.start()
     authenticator.use(keys)
-    assert await authenticator.identify("t") is EVERYBODY
+    assert await authenticator.identify("t") is UNRESTRICTED
     with pytest.raises(Unauthorized):
         await authenticator.identify("wrong")
     await authenticator.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.access.expiry import Expiry
-from penstock.access.identity import EVERYBODY, Identity
+from penstock.access.identity import UNRESTRICTED, Identity
 from penstock.core import limits
 from penstock.core.clock import ManualClock
 
@@ -35,7 +35,7 @@ async def test_what_is_over_ends_at_once_and_what_never_ends_does_not() -> None:
     clock, ended = ManualClock(), list[str]()
     Expiry(Identity("a", {}, clock.now_ms()), clock, lambda: ended.append("now"))
     assert ended == ["now"]
-    Expiry(EVERYBODY, clock, lambda: ended.append("never"))
+    Expiry(UNRESTRICTED, clock, lambda: ended.append("never"))
     Expiry(Identity("a", {}, clock.now_ms() + 1), clock, lambda: ended.append("unheard")).cancel()
     await clock.advance(2 * limits.DAY_MS)
     assert ended == ["now"]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.access.authenticator import Authenticator, shown_in
-from penstock.access.identity import ANYWHERE, EVERYBODY, Identity, Right, grants_of
+from penstock.access.identity import ANYWHERE, UNRESTRICTED, Identity, Right, grants_of
 from penstock.access.jwt import TokenRules, Verifier
 from penstock.access.jwt_keys import Key, KeyRing, jwks_keys, pem_key, secret_key
 from penstock.core import limits
@@ -64,7 +64,7 @@ async def test_a_good_token_says_who_it_is(clock: ManualClock, key: Key, shown: 
     assert (identity.subject, identity.may(ANYWHERE, ALL)) == ("test-user", True)
     authenticator = Authenticator(clock, ["static"], verifier(clock, key))
     assert (await authenticator.identify(f"Bearer {shown}")).subject == "test-user"
-    assert await authenticator.identify("static") is EVERYBODY
+    assert await authenticator.identify("static") is UNRESTRICTED
     with pytest.raises(Unauthorized):
         await authenticator.identify("")
 
@@ -72,7 +72,7 @@ async def test_a_good_token_says_who_it_is(clock: ManualClock, key: Key, shown: 
 async def test_without_tokens_and_keys_the_server_is_open(clock: ManualClock) -> None:
     authenticator = Authenticator(clock)
     assert authenticator.is_open
-    assert await authenticator.identify("") is authenticator.anybody
+    assert await authenticator.identify("") is authenticator.open_identity
     await authenticator.close()
 
 

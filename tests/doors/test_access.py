@@ -529,7 +529,7 @@ def test_keys_and_quotas_that_cannot_be_used_stop_the_start(tmp_path: Path, name
 def test_the_table_of_an_open_server_asks_nobody(clock: ManualClock) -> None:
     authenticator = Authenticator(clock)
     session = JobsSession(all_commands(), authenticator)
-    assert session.identity is authenticator.anybody
+    assert session.identity is authenticator.open_identity
     session.check(Right.ADMIN, everywhere=True)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.access.api_keys import NOT_READ
-from penstock.access.identity import ANYWHERE, EVERYBODY, EVERYTHING, Identity
+from penstock.access.identity import ANYWHERE, EVERYTHING, UNRESTRICTED, Identity
 from penstock.access.tokens import StaticTokens
 from penstock.core.apikey import PREFIX
 from penstock.core.errors import KeysUnavailable, Unauthorized
@@ -41,8 +41,8 @@ class Authenticator:
         self._verifier = verifier
         self._keys: ApiKeys | None = None
         self._required = required
-        self.anybody = Identity("", {ANYWHERE: EVERYTHING})  #: the identity of every client while the server is open
-        self.is_open = self._asks_nobody()  #: no token is needed
+        self.open_identity = Identity("", {ANYWHERE: EVERYTHING})  #: the identity of every client while the server is open
+        self.is_open = self._needs_no_token()  #: no token is needed
 
     def use(self, keys: ApiKeys) -> None:
         """Accept API keys too, and follow their changes."""
@@ -50,15 +50,15 @@ class Authenticator:
         keys.when_changed = self._update_is_open
         self._update_is_open()
 
-    def _asks_nobody(self) -> bool:
+    def _needs_no_token(self) -> bool:
         if not self._tokens.is_open or self._verifier is not None or self._required:
             return False
         return self._keys is None or (self._keys.known and not self._keys.exist)
 
     def _update_is_open(self) -> None:
-        was_open, self.is_open = self.is_open, self._asks_nobody()
+        was_open, self.is_open = self.is_open, self._needs_no_token()
         if was_open and not self.is_open and self._keys is not None and self._keys.exist:
-            self.anybody.end()
+            self.open_identity.end()
 
     @property
     def keeps_apart(self) -> bool:
@@ -71,9 +71,9 @@ class Authenticator:
     async def identify(self, shown: str) -> Identity:
         """Return the identity of a token or key, also with ``Bearer`` before it. Raises Unauthorized, or KeysUnavailable."""
         if self.is_open:
-            return self.anybody
+            return self.open_identity
         if not self._tokens.is_open and self._tokens.admits(shown):
-            return EVERYBODY
+            return UNRESTRICTED
         token = shown.removeprefix("Bearer ")
         if self._keys is not None and token.startswith(PREFIX):
             return self._keys.identify(token)
@@ -85,7 +85,7 @@ class Authenticator:
 
     def check(self, identity: Identity | None, namespace: str, right: Right) -> None:
         """Raise Unauthorized if the identity is missing or has expired, and Forbidden if it lacks the right."""
-        if identity is None or (identity is self.anybody and not self.is_open):
+        if identity is None or (identity is self.open_identity and not self.is_open):
             raise Unauthorized("Not authenticated")
         if identity.expired(self._clock.now_ms()):
             raise Unauthorized("The token has expired. Get a new one, and show it with Auth.")

@@ -124,7 +124,7 @@ class Identity:
 
 
 #: The identity of a token with all rights.
-EVERYBODY: Final = Identity("", {ANYWHERE: EVERYTHING})
+UNRESTRICTED: Final = Identity("", {ANYWHERE: EVERYTHING})
 
 
 def grants_of(claims: Mapping[str, Any], default_scopes: Sequence[str] = ()) -> dict[str, int]:

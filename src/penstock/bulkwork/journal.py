@@ -76,7 +76,7 @@ class _Alike:
         self.events: list[list[Any]] = []
 
 
-_NOBODY: Final = (None, None)
+_NO_QUEUE: Final = (None, None)
 
 
 class Gathering:
@@ -168,7 +168,7 @@ def _about(event: Sequence[Any]) -> tuple[str | None, str | None]:
     queue = None
     if event[0] in _PAYLOADS and len(event) > _WHO and isinstance(event[_WHO], dict):
         queue = event[_WHO].get("queue")
-    return (event[3], queue) if not event[2] else _NOBODY
+    return (event[3], queue) if not event[2] else _NO_QUEUE
 
 
 _PAYLOADS: Final = frozenset(kind.value for kind in PAYLOAD_KINDS)

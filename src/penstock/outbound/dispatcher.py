@@ -71,17 +71,17 @@ class WebhookDispatcher(PeriodicService):
         self._listen()
         await asyncio.gather(*self._leaving)
         try:
-            await self._note(everybody=True)
+            await self._note(all_webhooks=True)
         except ServerError as error:
             log.warning("the last deliveries could not be recorded and are repeated at the next start", error=str(error))
 
     async def run_once(self) -> None:
         """Record deliveries, and at intervals the positions of all webhooks."""
         now = self._engine.clock.steady_ms()
-        everybody = now - self._all_noted_at >= self.idle_ms
-        if everybody:
+        all_webhooks = now - self._all_noted_at >= self.idle_ms
+        if all_webhooks:
             self._all_noted_at = now
-        await self._note(everybody=everybody)
+        await self._note(all_webhooks=all_webhooks)
 
     def _handle_block(self, block: JournalBlock) -> None:
         if block.seq != UNNUMBERED:
@@ -129,11 +129,11 @@ class WebhookDispatcher(PeriodicService):
         if self._engine.store.webhook_find(webhook_id) is not None:
             self._left.append(delivery)
 
-    async def _note(self, *, everybody: bool) -> None:
+    async def _note(self, *, all_webhooks: bool) -> None:
         noted: list[tuple[WebhookDelivery, DeliveryProgress]] = []
         left, self._left = self._left, []
         for delivery in (*left, *self._deliveries.values()):
-            if everybody or delivery.has_news or delivery in left:
+            if all_webhooks or delivery.has_news or delivery in left:
                 progress = delivery.take_progress()
                 if progress is not None:
                     noted.append((delivery, progress))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.access.identity import EVERYBODY
+from penstock.access.identity import UNRESTRICTED
 from penstock.core import limits
 from penstock.core.clock import yield_to_loop
 from penstock.core.events import EventKind
@@ -144,7 +144,7 @@ class Streamed:
         self.sent: list[bytes] = []
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         scope = SimpleNamespace(client="127.0.0.1:1")
-        req: Any = SimpleNamespace(disconnected=self._disconnected, scope=scope, identity=EVERYBODY)
+        req: Any = SimpleNamespace(disconnected=self._disconnected, scope=scope, identity=UNRESTRICTED)
         door = StreamHandlers(engine, EventHub(engine.feed, engine.clock))
         seen = None if last is None else LastSeen([last], [])
         stream = EventStream(door, req, "default", "", last=seen, form=EventForm(typed=False, marks=""))

@@ -98,14 +98,14 @@ def operation(route: Route, schemas: Schemas) -> dict[str, Any]:
         found["requestBody"] = _body(route, JSON, schemas.of(route.body.shape))
     elif route.takes:
         found["requestBody"] = _body(route, route.takes, _BYTES)
-    if needs_nobody(route):
+    if is_public(route):
         found["security"] = []
     else:
         found["x-right"] = (route.right.name or "").lower()
     return found
 
 
-def needs_nobody(route: Route) -> bool:
+def is_public(route: Route) -> bool:
     """Return whether a route needs no authentication."""
     return (route.public and not route.of_all) or route.probe
 
@@ -163,7 +163,7 @@ def _error_statuses(route: Route) -> list[int]:
     if route.probe:
         return list(_OF_PROBES)
     left_out: tuple[int, ...] = () if route.body is not None or route.takes else _OF_BODIES
-    if needs_nobody(route):
+    if is_public(route):
         left_out += _OF_ACCESS
     return [status for status in _ERRORS if status not in left_out]
 

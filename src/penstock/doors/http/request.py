@@ -383,7 +383,7 @@ class Request:
     @property
     def identity(self) -> Identity:
         """The identity of the client. It is not stored, because most requests do not need it."""
-        return getattr(self, "_identity", self._authenticator.anybody)
+        return getattr(self, "_identity", self._authenticator.open_identity)
 
     @identity.setter
     def identity(self, identity: Identity) -> None:

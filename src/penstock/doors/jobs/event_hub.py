@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 #: Events about the server that reveal nothing about its contents.
-_FOR_EVERYBODY: Final = frozenset({EventKind.SERVER_STARTED, EventKind.SERVER_SHUTDOWN})
+_VISIBLE_TO_ALL: Final = frozenset({EventKind.SERVER_STARTED, EventKind.SERVER_SHUTDOWN})
 
 
 _NO_QUEUE: Final = ("", "")
@@ -73,7 +73,7 @@ class EventReader:
     def concerns(self, outgoing: OutgoingEvent) -> bool:
         """Return whether an event is in the namespace and queue of this reader, or about the server and visible to it."""
         if outgoing.namespace is None:
-            return self.everywhere or outgoing.kind in _FOR_EVERYBODY
+            return self.everywhere or outgoing.kind in _VISIBLE_TO_ALL
         if outgoing.namespace != self.namespace:
             return False
         return not self.queue or not outgoing.queue or outgoing.queue == self.queue

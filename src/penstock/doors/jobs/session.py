@@ -68,7 +68,7 @@ class JobsSession:
         #: Counts the connection for a namespace, when its client authenticates. Raises TooMany if the namespace has used its
         #: share.
         self.admit: Callable[[str], None] = _admit_all
-        self.identity = authenticator.anybody if authenticator.is_open else identity
+        self.identity = authenticator.open_identity if authenticator.is_open else identity
         self._token_checked = asyncio.Event()  #: set unless a token is being checked
         self._token_checked.set()
         self._awaiting_token = 0  #: commands that wait for the check of a token

@@ -144,7 +144,7 @@ class SocketDoor:
         Raises Unauthorized, KeysUnavailable.
         """
         if self._authenticator.is_open:
-            return self._authenticator.anybody
+            return self._authenticator.open_identity
         headers: Any = scope.headers
         if not any(name in headers for name in SHOWN_IN):  # a header that is not ASCII is present, but unreadable
             return None

@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.access.expiry import Expiry
-from penstock.access.identity import EVERYBODY
+from penstock.access.identity import UNRESTRICTED
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, ServerError
 from penstock.doors.resp import arguments, replies
@@ -103,7 +103,7 @@ class Received:
             subscriber = self._subscriber = self._subscribers.subscribe(key)
         except ServerError as problem:
             raise NextFailed(problem) from None
-        self._expiry = Expiry(identity or EVERYBODY, self._clock, self._expire)
+        self._expiry = Expiry(identity or UNRESTRICTED, self._clock, self._expire)
         return await subscriber.next(asked.wait_ms)
 
     def _held(self) -> Subscriber | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import structlog
 
 from penstock.access.expiry import Expiry
-from penstock.access.identity import EVERYBODY, Right
+from penstock.access.identity import UNRESTRICTED, Right
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, ServerError, Unauthorized
 from penstock.core.job import DEFAULT_NAMESPACE
@@ -134,7 +134,7 @@ class RespSession:
     def forget(self) -> None:
         """Reset the session to its first state."""
         self.namespace = DEFAULT_NAMESPACE
-        self.identity: Identity | None = self.authenticator.anybody if self.authenticator.is_open else None
+        self.identity: Identity | None = self.authenticator.open_identity if self.authenticator.is_open else None
         self.protocol = 2
         self.name = ""
         self.is_stock = False  #: the client is a Redis library, and expects the answers of Redis
@@ -364,7 +364,7 @@ class RespSession:
         """Wait for jobs while the client is connected."""
         wait = self._waiting = PendingClaim(self.engine, Claim(pull.queue, pull.jobs, wait_ms=pull.wait_ms)).submit()
         self._allowed.clear()  # the rights for later commands are checked again
-        expiry = Expiry(self.identity or EVERYBODY, self.engine.clock, wait.give_up)
+        expiry = Expiry(self.identity or UNRESTRICTED, self.engine.clock, wait.give_up)
         try:
             deliveries = await wait.answer()
             if self.identity is not None and self.identity.expired(self.engine.clock.now_ms()):  # perhaps both at once

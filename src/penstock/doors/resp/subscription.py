@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from penstock.access.expiry import Expiry
-from penstock.access.identity import EVERYBODY
+from penstock.access.identity import UNRESTRICTED
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, ProtocolError, ServerError
 from penstock.doors.resp import connection_commands, replies
@@ -49,7 +49,7 @@ class RespSubscription:
             subscriber = self._session.subscribers.subscribe(self._key)
         except ServerError as problem:
             return Over(error(f"failed to get next value: {problem}"))
-        expiry = Expiry(self._session.identity or EVERYBODY, self._session.engine.clock, self._expire)
+        expiry = Expiry(self._session.identity or UNRESTRICTED, self._session.engine.clock, self._expire)
         try:
             message = await self._first(subscriber)
             while True:

@@ -28,7 +28,7 @@ log = structlog.get_logger("penstock.store")
 BLOCKS_AT_ONCE: Final = 500
 #: After a longer time without a connection, only the newest events are passed on. Webhooks read the journal themselves.
 MISSED_BLOCKS_MAX: Final = 10_000
-_NOBODY: Final = 0
+_NO_SERVER: Final = 0
 _READ = (
     "select block, seq, count, at, server, news, case when server <> $3 then body end as body"
     " from journal where block > $1 order by block limit $2"
@@ -161,7 +161,7 @@ class PostgresFollower:
         missed: list[JournalBlock] = []
         known = self.known or last  # a server that starts has passed on nothing yet
         while known < last:
-            found = await db.fetch(_READ, known, min(BLOCKS_AT_ONCE, last - known), _NOBODY)
+            found = await db.fetch(_READ, known, min(BLOCKS_AT_ONCE, last - known), _NO_SERVER)
             if not found:
                 break
             known = found[-1]["block"]
