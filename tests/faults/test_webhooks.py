@@ -187,7 +187,7 @@ async def test_a_place_is_never_written_down_that_the_journal_has_not_reached(la
         await lax.engine.store.sync()
     lax.disk.forget()
     await lax.recover()
-    await lax.dispatcher._note(everybody=True)
+    await lax.dispatcher._note(all_webhooks=True)
     found = lax.engine.store.webhook_find(webhook.id)
     assert found is not None
     assert found.cursor <= end == lax.engine.store.journal_next

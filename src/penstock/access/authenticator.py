@@ -61,7 +61,7 @@ class Authenticator:
             self.open_identity.end()
 
     @property
-    def keeps_apart(self) -> bool:
+    def separates_namespaces(self) -> bool:
         """Return whether clients may exist that have access to some namespaces only.
 
         In that case information about all namespaces is not public.

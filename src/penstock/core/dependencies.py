@@ -126,7 +126,7 @@ def state_of_needed(needed: JobRecord, result: bytes | None) -> JobEnd:
         return JobEnd(0, needed.id, Need.DONE, result=result)
     if needed.state != State.DEAD:
         return JobEnd(0, needed.id, Need.PENDING)
-    state, buries, frees = after_failure(needed)
+    state, buries, frees = consequence_of_failure(needed)
     inherited = details_of(needed).reason == DeathReason.CHILD_FAILED
     return JobEnd(0, needed.id, state, buries, frees, inherited, why_failed(needed))
 
@@ -140,7 +140,7 @@ def end_of(needed: JobRecord, arrow: Arrow, serial: int, result: bytes | None) -
     """Return the end of a job, for the jobs that need it. ``result``: of its worker."""
     if arrow in COMPLETIONS:
         return JobEnd(serial, needed.id, Need.DONE, result=result)
-    state, buries, frees = after_failure(needed)
+    state, buries, frees = consequence_of_failure(needed)
     inherited = arrow in _FAILURES and details_of(needed).reason == DeathReason.CHILD_FAILED
     return JobEnd(serial, needed.id, state, buries, frees, inherited, why_failed(needed, arrow))
 
@@ -160,7 +160,7 @@ def blame(end: JobEnd, name: str) -> str:
     return end.error or "" if end.inherited else f"Child job {name} failed: {end.error}"
 
 
-def after_failure(needed: JobRecord) -> Consequence:
+def consequence_of_failure(needed: JobRecord) -> Consequence:
     """Return what the failure of a needed job means for the jobs that need it."""
     for flag, consequence in POLICIES:
         if needed.has(flag):

@@ -175,7 +175,7 @@ def put_details(job: JobRecord, details: Details) -> None:
     job.details = encode_details(details)
 
 
-def rules_of(job: JobRecord) -> bytes | None:
+def producer_rules(job: JobRecord) -> bytes | None:
     """Return details with only the rules of the job's producer; None if it has no rules."""
     if job.details is None:
         return None

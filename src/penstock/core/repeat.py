@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from penstock.core.job import Dedup, JobFlag, JobSpec, rules_of
+from penstock.core.job import Dedup, JobFlag, JobSpec, producer_rules
 from penstock.core.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def successor(job: JobRecord, payload: Payload, now_ms: int) -> JobSpec | None:
         unique_key=job.unique_key,
         group_id=job.group_id,
         flags=job.flags & ~JobFlag.AWAITS,
-        details=rules_of(job),
+        details=producer_rules(job),
         # For as long as the first job held its key, but without replacing the job of another producer.
         dedup=Dedup(_decode_dedup(options["dedup"]).ttl) if "dedup" in options else None,
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from penstock.core import limits
 from penstock.core.errors import TooMany
-from penstock.doors.net.raw_sockets import ends_of
+from penstock.doors.net.raw_sockets import connection_key
 from penstock.doors.net.send_queue import SendQueue
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ async def say_why(raw_sockets: RawSockets, scope: Scope, outbox: SendQueue[Any],
     if not raw_sockets.reach(scope):
         return
     if outbox.broken_off:  # otherwise the HTTP server below would wait for the client without a limit
-        await raw_sockets.say(ends_of(scope), b"", over=True)
+        await raw_sockets.say(connection_key(scope), b"", over=True)
     elif closing is not None:
-        await raw_sockets.say(ends_of(scope), close_frame(closing))
+        await raw_sockets.say(connection_key(scope), close_frame(closing))
 
 
 _CLOSE: Final = 0  #: the kind of the message that ends a connection
@@ -165,7 +165,7 @@ class WebSocket:
         assert self._transport is not None
         arriving, arrival = self._raw_sockets.arriving, None
         if arriving is not None:
-            arrival = await arriving.enter(ends_of(self._scope), self.message_bytes_max, self._cut_off)
+            arrival = await arriving.enter(connection_key(self._scope), self.message_bytes_max, self._cut_off)
         try:
             await self._receive_all(arrival)
         finally:

@@ -54,12 +54,12 @@ class BackgroundTurns:
             while self._lines:
                 for namespace in list(self._lines):
                     await self._fair_share.give_way(namespace)
-                    self._go_on(namespace)
+                    self._begin_some(namespace)
                     await yield_to_loop(1)
         finally:
             self._task = None
 
-    def _go_on(self, namespace: str) -> None:
+    def _begin_some(self, namespace: str) -> None:
         line, count = self._lines[namespace], 0
         while line and count < limits.share_background_places:
             place = line.popleft()

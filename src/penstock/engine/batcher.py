@@ -225,12 +225,12 @@ class Batcher:
         if self._store.status().full and not (batch := self._refuse_growing(batch)):
             return
         try:
-            work = await self._transact_at_last(batch, alone=alone, lane=lane)
+            work = await self._transact_with_retries(batch, alone=alone, lane=lane)
         except Exception as error:  # noqa: BLE001 - whatever it was, it ends in the answers of this batch
             if last_try and not (isinstance(error, StorageFull) and error.room_made):
                 self._blame(batch[0], error)
             else:
-                await self._sort_out(batch, error, lane=lane)
+                await self._retry_one_by_one(batch, error, lane=lane)
             return
         self._stats.committed(len(batch), self._clock.stopwatch() - started)
         if self._durability is not Durability.ALWAYS or self._store.capabilities.commit_is_durable:
@@ -244,7 +244,7 @@ class Batcher:
         self._announce(work)
         self._deliver(work, since)
 
-    async def _transact_at_last(self, batch: list[AnyCommand], *, alone: bool, lane: SideLane | None) -> UnitOfWork:
+    async def _transact_with_retries(self, batch: list[AnyCommand], *, alone: bool, lane: SideLane | None) -> UnitOfWork:
         """Repeat a transaction as long as other servers get in the way: many may be changing the same rows."""
         for _ in range(limits.row_changed_tries_max - 1):
             try:
@@ -275,7 +275,7 @@ class Batcher:
             call()
         self._signals.committed.emit(work)
 
-    async def _sort_out(self, batch: list[AnyCommand], error: Exception, *, lane: SideLane | None) -> None:
+    async def _retry_one_by_one(self, batch: list[AnyCommand], error: Exception, *, lane: SideLane | None) -> None:
         """Find the command that made its batch fail, so that it fails alone. As far as is known, nothing was stored."""
         if isinstance(error, StorageFull):  # commands that need little space may succeed: there may be a reserve
             batch = self._refuse_growing(batch)

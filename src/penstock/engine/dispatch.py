@@ -155,13 +155,13 @@ async def apply(engine: EngineContext, work: UnitOfWork, batch: Sequence[AnyComm
     """Apply a batch, one kind of command after the other."""
     if work.queues_have_moved:
         batch = _without_elsewhere(work, batch)
-    by_verb = _by_verb(batch)
-    claims = by_verb.pop(claim.Claim, [])
-    if by_verb:
-        await _before_sweep(engine, work, by_verb)
+    by_kind = _by_kind(batch)
+    claims = by_kind.pop(claim.Claim, [])
+    if by_kind:
+        await _before_sweep(engine, work, by_kind)
     await timers.sweep(engine, work)
     await dependencies.follow_up(engine, work)
-    prefetches = by_verb.get(prefetch_commands.Prefetch)
+    prefetches = by_kind.get(prefetch_commands.Prefetch)
     if prefetches:
         await prefetch_commands.prefetch(engine, work, prefetches)
     if claims or engine.claim_waiters.size:
@@ -174,38 +174,38 @@ async def apply_in_side_lane(engine: EngineContext, work: UnitOfWork, batch: Seq
     """Apply a batch of a side lane. The main lane runs the timers. Waiting claims are served after this commit."""
     if work.queues_have_moved:
         batch = _without_elsewhere(work, batch)
-    await _before_sweep(engine, work, _by_verb(batch))
+    await _before_sweep(engine, work, _by_kind(batch))
     await work.flush()
     await dependencies.follow_up(engine, work)
     if engine.claim_waiters.size:
         work.after_commit.append(partial(engine.claim_waiters.nudge_ready, work))
 
 
-def _by_verb(batch: Sequence[AnyCommand]) -> dict[type[AnyCommand], list[Any]]:
-    by_verb: dict[type[AnyCommand], list[Any]] = {}
+def _by_kind(batch: Sequence[AnyCommand]) -> dict[type[AnyCommand], list[Any]]:
+    by_kind: dict[type[AnyCommand], list[Any]] = {}
     for command in batch:
-        by_verb.setdefault(type(command), []).append(command)
-    return by_verb
+        by_kind.setdefault(type(command), []).append(command)
+    return by_kind
 
 
-async def _before_sweep(engine: EngineContext, work: UnitOfWork, by_verb: dict[type[AnyCommand], list[Any]]) -> None:
-    verbs = list(by_verb)
-    if len(verbs) > 1:
-        verbs.sort(key=_place_of)
-    for verb in verbs:
-        function = BEFORE_SWEEP.get(verb)
+async def _before_sweep(engine: EngineContext, work: UnitOfWork, by_kind: dict[type[AnyCommand], list[Any]]) -> None:
+    kinds = list(by_kind)
+    if len(kinds) > 1:
+        kinds.sort(key=_place_of)
+    for kind in kinds:
+        function = BEFORE_SWEEP.get(kind)
         if function is not None:
-            commands = by_verb[verb]
-            if engine.ready_cache is not None and verb.unheld_jobs is not Command.unheld_jobs:
+            commands = by_kind[kind]
+            if engine.ready_cache is not None and kind.unheld_jobs is not Command.unheld_jobs:
                 await _withdraw_unheld(engine, work, commands)
             await function(engine, work, commands)
 
 
-_places = {verb: place for place, verb in enumerate(BEFORE_SWEEP)}
+_places = {kind: place for place, kind in enumerate(BEFORE_SWEEP)}
 
 
-def _place_of(verb: type[AnyCommand]) -> int:
-    return _places.get(verb, 0)
+def _place_of(kind: type[AnyCommand]) -> int:
+    return _places.get(kind, 0)
 
 
 async def _withdraw_unheld(engine: EngineContext, work: UnitOfWork, commands: Sequence[AnyCommand]) -> None:

@@ -90,7 +90,7 @@ async def _open(config: Config) -> _Opened:
     shards = await open_shards(config, clock)
     engine, redis_links = await open_engine(config, shards, clock)
     pool_shares = Shares(
-        lambda: authenticator.keeps_apart, percent=config.namespace_share, queues_max=config.namespace_queues_max
+        lambda: authenticator.separates_namespaces, percent=config.namespace_share, queues_max=config.namespace_queues_max
     )
     engine.limit_namespaces(pool_shares)
     engine.start()

@@ -20,7 +20,7 @@ from penstock.doors.jobs.monitors import Monitors, Thresholds
 from penstock.doors.messages.handlers import stray_among
 from penstock.doors.messages.wire import error_body as message_error_body
 from penstock.doors.net.connection_monitor import ConnectionMonitor, connections_max
-from penstock.doors.net.raw_sockets import RawSockets, ends_of
+from penstock.doors.net.raw_sockets import RawSockets, connection_key
 from penstock.doors.ops.health import Connections, OpsHandlers, Readiness, Uptime
 from penstock.doors.ops.keys import KeyHandlers
 from penstock.doors.ops.metrics import Metrics
@@ -80,7 +80,12 @@ class Doors:
         metrics = Metrics(engine, uptime, self.workers, self.hub)
         self.monitor = _monitor(config, clock, metrics, self._raw_sockets)
         self.ops = OpsHandlers(
-            engine, self.readiness, metrics, uptime, self.connections, keeps_apart=lambda: authenticator.keeps_apart
+            engine,
+            self.readiness,
+            metrics,
+            uptime,
+            self.connections,
+            separates_namespaces=lambda: authenticator.separates_namespaces,
         )
         parts = DoorParts(
             config, engine, authenticator, guard, clock, self._raw_sockets, self._rate_limit, uptime, metrics, self.hub
@@ -188,9 +193,9 @@ class Doors:
         await pause(self._clock, limits.half_sent_ms_max)
         for bodies in self._bodies:
             bodies.stopping = True
-        connections = {ends_of(scope) for bodies in self._bodies for scope in bodies.arriving.values()}
-        for ends in connections:
-            await self._raw_sockets.stop_reading(ends)
+        connections = {connection_key(scope) for bodies in self._bodies for scope in bodies.arriving.values()}
+        for key in connections:
+            await self._raw_sockets.stop_reading(key)
         if connections:
             log.warning("requests that had not arrived were cut off", connections=len(connections))
 

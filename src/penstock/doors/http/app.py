@@ -27,7 +27,7 @@ from penstock.doors.http.request import Bodies, Request, head_bytes
 from penstock.doors.http.route import JSON, PLAIN, File, Plain, Route, Stream
 from penstock.doors.http.router import Router
 from penstock.doors.json_parts import is_long, lists_of, part_steps
-from penstock.doors.net.raw_sockets import ends_of
+from penstock.doors.net.raw_sockets import connection_key
 
 if TYPE_CHECKING:
     import asyncio
@@ -205,7 +205,7 @@ class HttpApp:
     def _count_head(self, scope: Scope) -> None:
         """Count the head of a request when it arrives: a request that waits would look like PING frames until it ends."""
         if self._answers is not None:
-            self._answers.count_request(ends_of(scope), head_bytes(scope))
+            self._answers.count_request(connection_key(scope), head_bytes(scope))
 
     def _render(self, request: Request, heads: Heads, answer: object) -> tuple[int, Headers, bytes]:
         """Return an answer that is sent at once: its status, headers and body."""
@@ -214,7 +214,7 @@ class HttpApp:
         else:
             status, headers = 200, heads.json if not request.warning else _warned(heads, request.warning)
             body = self._encode(answer)
-        if self._flows and (flow := self._flows.get(ends_of(request.scope))) is not None:
+        if self._flows and (flow := self._flows.get(connection_key(request.scope))) is not None:
             flow.count_other(len(body))
         return status, headers, body
 
@@ -224,13 +224,13 @@ class HttpApp:
         """Send an answer that is a stream, or too long for one step of the event loop. Return False if it is neither."""
         scope = request.scope
         if type(answer) is Stream or type(answer) is File:
-            await self._go_on(scope.method, proto, answer)
+            await self._send_stream(scope.method, proto, answer)
             return True
         if scope.method == "HEAD" or not is_long(answer):
             return False
         parts = await in_slices(part_steps(answer))
         size = sum(map(len, parts))
-        if self._flows and (flow := self._flows.get(ends_of(scope))) is not None:
+        if self._flows and (flow := self._flows.get(connection_key(scope))) is not None:
             flow.count_other(size)
         if not await self._may_send(request, writer, route, size):
             return True
@@ -252,11 +252,11 @@ class HttpApp:
         if self._answers is None or scope.method == "HEAD":
             return True
         if size <= limits.answer_counted_bytes:
-            self._answers.count_small(ends_of(scope), size)
+            self._answers.count_small(connection_key(scope), size)
             return True
         try:
             is_http2 = scope.http_version.startswith("2")
-            await self._answers.reserve(ends_of(scope), self._who(scope, request), size, is_http2=is_http2)
+            await self._answers.reserve(connection_key(scope), self._who(scope, request), size, is_http2=is_http2)
         except TooMany as error:
             self._answer_error(writer, error, plain=route.plain_errors)
             return False
@@ -288,7 +288,7 @@ class HttpApp:
             fair_share.enter(tenant)
         return place
 
-    async def _go_on(self, method: str, proto: HttpProtocol, answer: Stream | File) -> None:
+    async def _send_stream(self, method: str, proto: HttpProtocol, answer: Stream | File) -> None:
         """Send an answer that is a stream, or a file that the HTTP server sends."""
         headers = [
             ("content-type", answer.content_type),
@@ -342,7 +342,7 @@ class HttpApp:
             ]
             lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *(f"{name}: {value}" for name, value in headers)]
             head = "\r\n".join(lines) + "\r\n\r\n"
-            await self._raw_sockets.say(ends_of(scope), head.encode() + body, over=True)
+            await self._raw_sockets.say(connection_key(scope), head.encode() + body, over=True)
         proto.close(status)
 
     def _check_handshake(self, scope: Scope) -> None:
@@ -355,7 +355,7 @@ class HttpApp:
     async def _check(self, route: Route, request: Request, refused: RateLimited | None) -> None:
         if refused is not None:
             raise refused
-        if route.probe or (route.public and not (route.of_all and self._authenticator.keeps_apart)):
+        if route.probe or (route.public and not (route.of_all and self._authenticator.separates_namespaces)):
             return
         shown = shown_in(request.headers)
         try:
@@ -383,13 +383,13 @@ class HttpApp:
 
         See ``Identity.holder``.
         """
-        used = {ends_of(scope): self._network_of(scope) for scope in self._sockets}
-        used |= {ends_of(request.scope): self._who(request.scope, request) for request in self._under_way}
+        used = {connection_key(scope): self._network_of(scope) for scope in self._sockets}
+        used |= {connection_key(request.scope): self._who(request.scope, request) for request in self._under_way}
         return used
 
     def receiving(self) -> set[str]:
         """Return the ends of connections over which the body of a request is expected."""
-        return {ends_of(scope) for scope in self.bodies.arriving.values()}
+        return {connection_key(scope) for scope in self.bodies.arriving.values()}
 
     def _network_of(self, scope: Scope) -> str:
         """Return the network of a client: what all its addresses have in common.

@@ -11,7 +11,7 @@ from penstock.core import limits
 from penstock.core.errors import BodyTooLarge, BodyTooSlow, InvalidInput, ShuttingDown, TargetTooLong, TooMany
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.doors.http.namespace import namespace_in
-from penstock.doors.net.raw_sockets import ends_of
+from penstock.doors.net.raw_sockets import connection_key
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -72,7 +72,7 @@ class Bodies:
     def count(self, scope: Scope, size: int) -> None:
         """Count a received part of a body."""
         if self.watched and self._answers is not None:
-            self._answers.count_request(ends_of(scope), size)
+            self._answers.count_request(connection_key(scope), size)
 
     def release(self, size: int, sender: str) -> None:
         """Give memory back."""

@@ -228,7 +228,7 @@ def queue_commands(queues: QueueHandlers) -> dict[str, CommandEntry]:
     return {
         # Reading.
         "ListQueues": CommandEntry(queues.list_queues),
-        "GetJobCounts": CommandEntry(queues.counts_apart, None, QUEUE),
+        "GetJobCounts": CommandEntry(queues.exclusive_counts, None, QUEUE),
         "GetCountsPerPriority": CommandEntry(queues.priority_counts, None, QUEUE),
         "Count": CommandEntry(queues.count, None, QUEUE),
         "IsPaused": CommandEntry(queues.paused, None, QUEUE),

@@ -14,7 +14,7 @@ from penstock.core.schedule import parse
 from penstock.doors.http.body import BodyReader
 from penstock.doors.http.route import Route
 from penstock.doors.jobs.base import JobsDoor, check_queue_name
-from penstock.doors.jobs.mapping import base_delay, dedup_of, rules_of, take_payload
+from penstock.doors.jobs.mapping import base_delay, dedup_of, encoded_rules, take_payload
 from penstock.doors.jobs.wire import replies, requests
 from penstock.engine.queues.crons import RemoveCron, SaveCron
 
@@ -65,7 +65,7 @@ def _job_options(body: requests.CronJobBody, name: str | None) -> CronJobTemplat
         body.timeout or None,
         body.delay,
         _flags(body),
-        rules_of(body),
+        encoded_rules(body),
         body.ttl or None,
         body.group_id,
         tuple(body.tags or ()),

@@ -70,7 +70,7 @@ def counts_view(counts: StateCounts, prioritized: int, *, paused: bool) -> Count
     )
 
 
-def counted_apart(view: CountsView, *, paused: bool) -> CountsView:
+def make_exclusive(view: CountsView, *, paused: bool) -> CountsView:
     """Convert the counts of HTTP to those of commands, where each job is counted once."""
     view.waiting -= view.waiting if paused else view.prioritized
     view.prioritized = 0 if paused else view.prioritized

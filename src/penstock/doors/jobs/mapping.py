@@ -176,7 +176,7 @@ def _with_rules(job: JobSpec, body: PushBody, repeat: RepeatRule | None) -> JobS
         job,
         options=job.options if dedup is None else _options(body, repeat, dedup),
         unique_key=body.unique_key or body.debounce_id,
-        details=rules_of(body),
+        details=encoded_rules(body),
         dedup=dedup,
         timestamp=body.timestamp,
     )
@@ -209,7 +209,7 @@ def base_delay(backoff: int | BackoffBody) -> int:
     return backoff if isinstance(backoff, int) else backoff.delay
 
 
-def rules_of(body: PushBody | CronJobBody) -> bytes | None:
+def encoded_rules(body: PushBody | CronJobBody) -> bytes | None:
     """Return the rules for a new job, or for the jobs of a cron; None if there are none."""
     rules = Details(
         stall_timeout=body.stall_timeout or None,

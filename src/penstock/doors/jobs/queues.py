@@ -15,7 +15,7 @@ from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import Refused
 from penstock.doors.http.route import Route
 from penstock.doors.jobs.base import JobsDoor
-from penstock.doors.jobs.listings import choose, counted_apart, counts_view
+from penstock.doors.jobs.listings import choose, counts_view, make_exclusive
 from penstock.doors.jobs.mapping import STATES_BY_NAME, dead_job_view, job_name, job_ref, job_view
 from penstock.doors.jobs.wire import replies, requests
 from penstock.engine.jobs.update import MoveJob
@@ -85,10 +85,10 @@ class QueueHandlers(JobsDoor):
         paused = found is not None and found.settings.paused
         return replies.CountsReply(counts=counts_view(counts, min(prioritized, counts.waiting), paused=paused))
 
-    async def counts_apart(self, req: ApiRequest, queue: str) -> replies.CountsReply:
+    async def exclusive_counts(self, req: ApiRequest, queue: str) -> replies.CountsReply:
         """Return the counts as commands have them: each job is counted once."""
         reply = await self.counts(req, queue)
-        counted_apart(reply.counts, paused=self._settings(req, queue).paused)
+        make_exclusive(reply.counts, paused=self._settings(req, queue).paused)
         return reply
 
     async def count(self, req: ApiRequest, queue: str) -> replies.CountReply:

@@ -43,7 +43,7 @@ def summary_commands(queues: QueueHandlers) -> dict[str, CommandEntry]:
     async def all_queues(call: CommandCall) -> QueueRowsReply:
         rows = []
         for each in await queues.summary(call):
-            counts = (await queues.counts_apart(call, each.name)).counts
+            counts = (await queues.exclusive_counts(call, each.name)).counts
             waiting, prioritized = counts.waiting, counts.prioritized
             if each.paused:
                 waiting, prioritized = counts.paused, 0

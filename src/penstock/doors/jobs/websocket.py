@@ -27,7 +27,7 @@ from penstock.doors.jobs.event_hub import EventHub, EventReader
 from penstock.doors.jobs.session import refusal
 from penstock.doors.net.incoming_messages import UnauthenticatedSockets
 from penstock.doors.net.listener import client_name
-from penstock.doors.net.raw_sockets import ends_of
+from penstock.doors.net.raw_sockets import connection_key
 from penstock.doors.net.unread_replies import LISTINGS, SINGLE_READS, ListingTurns
 from penstock.doors.websocket import Closing, OpenSockets, WebSocket
 
@@ -294,7 +294,9 @@ class Socket(WebSocket):
         """
         if self._raw_sockets.answers is None or self._finishing:
             return None
-        reserving = asyncio.ensure_future(self._raw_sockets.answers.reserve(ends_of(self._scope), self._client_name, size))
+        reserving = asyncio.ensure_future(
+            self._raw_sockets.answers.reserve(connection_key(self._scope), self._client_name, size)
+        )
         self._reserving.add(reserving)
         try:
             await asyncio.wait({reserving})

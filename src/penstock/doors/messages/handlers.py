@@ -128,14 +128,14 @@ class MessagesDoor:
 
     async def publish_batch(self, req: Request, ns: str, queue: str) -> Plain:
         key = self._key(req, ns, queue, Right.PRODUCE)
-        bodies, most = await BATCH.read(req), self._registry.rules_of(key).max_batch_size
+        bodies, most = await BATCH.read(req), self._registry.message_rules(key).max_batch_size
         if len(bodies) > most:
             raise BodyTooLarge(f"batch exceeds maximum of {most} messages")
         return _created(wire.NewIdsReply(await self._push(req, key, bodies) if bodies else []))
 
     async def _push(self, req: Request, key: QueueKey, bodies: Sequence[wire.MessageBody]) -> list[str]:
         """Publish all messages or none, and return their ids."""
-        rules, now_ms = self._registry.rules_of(key), self._engine.clock.now_ms()
+        rules, now_ms = self._registry.message_rules(key), self._engine.clock.now_ms()
         given = req.header("idempotency-key")
         if given is not None and not 0 < len(given) <= limits.idempotency_key_chars_max:
             raise InvalidInput(f"Idempotency-Key must have 1 to {limits.idempotency_key_chars_max} characters")
@@ -160,7 +160,7 @@ class MessagesDoor:
 
     async def consume(self, req: Request, ns: str, queue: str) -> wire.MessagesReply:
         key = self._key(req, ns, queue, Right.TAKE)
-        query, rules = CONSUME.parse_query(req), self._registry.rules_of(key)
+        query, rules = CONSUME.parse_query(req), self._registry.message_rules(key)
         count = wire.number_in(query.n, rules.default_batch_size, 1, rules.max_batch_size)
         lease_ms = wire.number_in(query.visibility_timeout_ms, rules.visibility_timeout_ms, 1, limits.lease_ms_max)
         wait_ms = min(query.wait_ms, limits.claim_wait_ms_max)
@@ -189,7 +189,7 @@ class MessagesDoor:
 
     async def drain(self, req: Request, ns: str, queue: str) -> wire.MessagesReply:
         key = self._key(req, ns, queue, Right.TAKE)
-        rules = self._registry.rules_of(key)
+        rules = self._registry.message_rules(key)
         limit = wire.number_in(DEAD.parse_query(req).limit, DEAD_DEFAULT, 1, rules.max_batch_size)
         found = self._registry.find(key)
         taken: list[Delivery] = []

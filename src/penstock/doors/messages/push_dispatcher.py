@@ -190,7 +190,7 @@ class Pusher:
         if free <= 0:
             await asyncio.wait(self._pushing, return_when=asyncio.FIRST_COMPLETED)
             return
-        visible_ms = self._dispatcher.registry.rules_of(self._queue).visibility_timeout_ms
+        visible_ms = self._dispatcher.registry.message_rules(self._queue).visibility_timeout_ms
         lease_ms = max(visible_ms, self._dispatcher.rules.timeout_ms + limits.push_margin_ms)
         for delivery in await self._taker.take(free, lease_ms):
             self._dispatcher.counters.of(self._queue).consumed += 1

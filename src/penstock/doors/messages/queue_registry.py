@@ -143,7 +143,7 @@ class QueueRegistry:
         self.find(key)
         await admin.obliterate(self._engine, key)
 
-    def rules_of(self, key: QueueKey) -> MessageDefaults:
+    def message_rules(self, key: QueueKey) -> MessageDefaults:
         """Return the rules of a queue."""
         queue = self._store.queue_find(key)
         own = None if queue is None else queue.settings.messages

@@ -253,7 +253,7 @@ class Consumer(WebSocket):
             await self._freed.wait()
             return
         await self.outbox.room()
-        lease_ms = self._door.registry.rules_of(self._queue).visibility_timeout_ms
+        lease_ms = self._door.registry.message_rules(self._queue).visibility_timeout_ms
         for each in await self._taker.take(min(free, limits.push_claim_messages), lease_ms):
             self._hand_out(each, lease_ms)
 

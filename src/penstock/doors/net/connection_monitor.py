@@ -138,9 +138,9 @@ class ConnectionMonitor:
             used |= each.in_use()
             receiving |= each.receiving()
         now = self._clock.steady_ms()
-        unused = [each for each in self.table if each.ends not in used]
+        unused = [each for each in self.table if each.key not in used]
         await self._end_faulty(unused, self._fault, now)
-        await self._end_faulty([each for each in self.table if each.ends in receiving], self._body_fault, now)
+        await self._end_faulty([each for each in self.table if each.key in receiving], self._body_fault, now)
         if len(self.table) > self.most * 3 // 4:
             ended = self._make_room(unused, len(self.table) - self.most // 2, now)
             if len(self.table) - ended > self.most * 7 // 8:
@@ -188,7 +188,7 @@ class ConnectionMonitor:
         """
         of_holder: dict[str, list[Connection]] = {}
         for connection in self.table:
-            if not connection.closing and (holder := used.get(connection.ends)) is not None:
+            if not connection.closing and (holder := used.get(connection.key)) is not None:
                 of_holder.setdefault(holder, []).append(connection)
         for held in of_holder.values():
             held.sort(key=lambda each: -each.moved_at)
@@ -214,7 +214,7 @@ class ConnectionMonitor:
     def _count_too_large(self) -> None:
         self.cut[Reason.MESSAGE_TOO_LARGE] += 1
 
-    def _cut_unread(self, ends: str) -> None:
-        connection = self.table.find(ends)
+    def _cut_unread(self, key: str) -> None:
+        connection = self.table.find(key)
         if connection is not None and connection.abort():
             self.cut[Reason.UNREAD] += 1

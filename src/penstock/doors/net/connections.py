@@ -40,14 +40,14 @@ _UNSPECIFIED: Final = struct.pack("=H14x", socket.AF_UNSPEC)
 class Connection:
     """One connection of an HTTP listener. Times are in steady milliseconds."""
 
-    __slots__ = ("acked", "closing", "ends", "family", "host", "inode", "moved_at", "number", "received", "since")
+    __slots__ = ("acked", "closing", "family", "host", "inode", "key", "moved_at", "number", "received", "since")
 
     def __init__(self, number: int, inode: int, link: socket.socket, now: int) -> None:
         self.number = number  #: its descriptor
         self.inode = inode  #: differs from that of a later socket with the same descriptor
         self.family = link.family
-        self.ends = raw_sockets.ends_at(link)  #: in the format of ``raw_sockets.ends_of``
-        self.host = self.ends.rpartition(":")[0]  #: the address of the client, without the port
+        self.key = raw_sockets.socket_key(link)  #: in the format of ``raw_sockets.connection_key``
+        self.host = self.key.rpartition(":")[0]  #: the address of the client, without the port
         self.since = now  #: when it was first seen
         self.moved_at = now  #: when bytes were last seen to be received or acknowledged
         self.received = 0  #: bytes received from the client
@@ -128,29 +128,29 @@ class ConnectionTable:
         self.clock = clock
         self.ports: set[int] = set()  #: of the HTTP listeners
         self._known: dict[int, Connection | int] = {}  #: by descriptor; for other sockets only the inode
-        self._by_ends: dict[str, Connection] = {}
+        self._by_key: dict[str, Connection] = {}
         self._scanned_until = 0
         self._pause_ms = 0
         self._scanning: asyncio.Future[None] | None = None
 
     def __len__(self) -> int:
-        return len(self._by_ends)
+        return len(self._by_key)
 
     def __iter__(self) -> Iterator[Connection]:
-        return iter(list(self._by_ends.values()))
+        return iter(list(self._by_key.values()))
 
-    def find(self, ends: str) -> Connection | None:
-        """Return a connection by its ends (``raw_sockets.ends_of``), as of the last scan."""
-        return self._by_ends.get(ends)
+    def find(self, key: str) -> Connection | None:
+        """Return a connection by its ends (``raw_sockets.connection_key``), as of the last scan."""
+        return self._by_key.get(key)
 
-    async def get(self, ends: str) -> Connection | None:
+    async def get(self, key: str) -> Connection | None:
         """Return a connection by its ends. Scan the descriptors again if it is not known yet."""
         for _ in range(2):  # a scan in progress may have passed its descriptor already
-            found = self._by_ends.get(ends)
+            found = self._by_key.get(key)
             if found is not None and found.update(self.clock.steady_ms()):
                 return found
             await self.scan()
-        return self._by_ends.get(ends)
+        return self._by_key.get(key)
 
     async def scan(self) -> None:
         """Scan all descriptors: once for all callers, and with pauses in proportion to the duration of a scan."""
@@ -175,7 +175,7 @@ class ConnectionTable:
                 seconds += clock.stopwatch() - began
                 await pause(clock, 0)
             self._known = known
-            self._by_ends = {each.ends: each for each in known.values() if isinstance(each, Connection)}
+            self._by_key = {each.key: each for each in known.values() if isinstance(each, Connection)}
             self._scanned_until = clock.steady_ms()
             self._pause_ms = int(seconds * 1_000 * _PAUSE_FACTOR)
         finally:
@@ -211,7 +211,7 @@ class ConnectionTable:
                 connection = Connection(number, inode, link, now)
             except OSError:
                 return inode
-        return connection if connection.ends and connection.update(now) else inode
+        return connection if connection.key and connection.update(now) else inode
 
 
 def _descriptors() -> list[int]:

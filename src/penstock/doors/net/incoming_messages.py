@@ -72,12 +72,12 @@ class ArrivingMessages:
         self._open: set[Arrival] = set()
         self._task: asyncio.Task[None] | None = None
 
-    async def enter(self, ends: str, limit: Callable[[], int], too_large: Callable[[Connection], None]) -> Arrival | None:
+    async def enter(self, key: str, limit: Callable[[], int], too_large: Callable[[Connection], None]) -> Arrival | None:
         """Watch a WebSocket, before anything is read from it. Return None if the system does not show its connection.
 
         ``limit`` returns how many bytes a message may have. ``too_large`` is called once if a message has more.
         """
-        connection = await self._table.get(ends)
+        connection = await self._table.get(key)
         if connection is None:
             return None
         arrival = Arrival(connection, limit, too_large)

@@ -62,7 +62,7 @@ def keep_listener_alive(port: int) -> int:
     return found
 
 
-def ends_of(scope: Scope) -> str:
+def connection_key(scope: Scope) -> str:
     """Return the name of a request's connection, from both ends: the client's address, and the port that it connected to."""
     return f"{scope.client} {scope.server.rpartition(':')[2]}"
 
@@ -89,13 +89,13 @@ class RawSockets:
         """Return whether a request uses its own unencrypted connection: only there bytes can be added."""
         return not self._tls and scope.http_version.startswith("1") and scope.scheme not in ("https", "wss")
 
-    async def say(self, ends: str, words: bytes, *, over: bool = False) -> bool:
+    async def say(self, key: str, words: bytes, *, over: bool = False) -> bool:
         """Send bytes right after what was sent before. Return False if the client has disconnected or has no room for them.
 
-        ``ends`` have the format of ``ends_of``. ``over``: nothing can be sent after that. Only for a connection on which
+        ``key`` have the format of ``connection_key``. ``over``: nothing can be sent after that. Only for a connection on which
         nothing else is sent at the moment, and which is closed afterwards.
         """
-        link = await self._get(ends)
+        link = await self._get(key)
         if link is None:
             return False
         with link:  # a copy, which must be closed here; otherwise the connection would not end
@@ -107,42 +107,42 @@ class RawSockets:
                 return False
             return whole
 
-    async def stop_reading(self, ends: str) -> None:
+    async def stop_reading(self, key: str) -> None:
         """Read nothing more from a client. A reader that waits for the rest of a request sees a lost connection."""
-        link = await self._get(ends)
+        link = await self._get(key)
         if link is not None:
             with link, contextlib.suppress(OSError):
                 link.shutdown(socket.SHUT_RD)
 
-    async def taken(self, ends: str) -> int | None:
+    async def taken(self, key: str) -> int | None:
         """Return how many bytes a client has acknowledged on its connection so far; None if the system does not show it."""
-        links = self._find(ends)
+        links = self._find(key)
         if not links:
             await self._look_soon()
-            links = self._find(ends)
+            links = self._find(key)
         found = [taken for link in links if (taken := _taken(link)) is not None]
         return min(found, default=None)
 
-    async def _get(self, ends: str) -> socket.socket | None:
+    async def _get(self, key: str) -> socket.socket | None:
         """Return a copy of the socket of a client; None if it is closed, or cannot be distinguished from another one."""
-        links = self._find(ends)
+        links = self._find(key)
         if not links:
             await self._look_soon()
-            links = self._find(ends)
+            links = self._find(key)
         if len(links) == 1:
             return links[0]
         for link in links:
             link.close()
         return None
 
-    def _find(self, ends: str) -> list[socket.socket]:
+    def _find(self, key: str) -> list[socket.socket]:
         """Return copies of all sockets that have these ends."""
         found = []
-        for number in self._numbers.get(ends, ()):
+        for number in self._numbers.get(key, ()):
             link = copy(number)
             if link is None:
                 continue
-            if ends_at(link) == ends:
+            if socket_key(link) == key:
                 found.append(link)
             else:
                 link.close()
@@ -162,7 +162,7 @@ class RawSockets:
             self._numbers = {}
             for number, link in _links():
                 with link:
-                    self._numbers.setdefault(ends_at(link), []).append(number)
+                    self._numbers.setdefault(socket_key(link), []).append(number)
         finally:
             self._checking = None
 
@@ -211,8 +211,8 @@ def copy(number: int) -> socket.socket | None:
         return None
 
 
-def ends_at(link: socket.socket) -> str:
-    """Return both ends in the format of ``ends_of``; empty if there is no peer."""
+def socket_key(link: socket.socket) -> str:
+    """Return both ends in the format of ``connection_key``; empty if there is no peer."""
     try:
         peer, port = link.getpeername(), link.getsockname()[1]
     except OSError:

@@ -38,10 +38,10 @@ class WatchedConnection(Protocol):
 class WatchedConnections(Protocol):
     """Finds connections by their names."""
 
-    def find(self, ends: str) -> WatchedConnection | None:
+    def find(self, key: str) -> WatchedConnection | None:
         """Return a connection, if it is known."""
 
-    async def get(self, ends: str) -> WatchedConnection | None:
+    async def get(self, key: str) -> WatchedConnection | None:
         """Return a connection. Search for it if it is not known."""
 
 
@@ -57,10 +57,10 @@ _FRAMES_BYTES: Final = 4_096
 class _Reader:
     """One connection that large answers were sent to."""
 
-    __slots__ = ("before", "client", "due", "ends", "is_http2", "moved_at", "requests", "sent", "taken", "unread")
+    __slots__ = ("before", "client", "due", "is_http2", "key", "moved_at", "requests", "sent", "taken", "unread")
 
-    def __init__(self, ends: str, client: str, before: tuple[int, int], now: int, *, is_http2: bool) -> None:
-        self.ends = ends
+    def __init__(self, key: str, client: str, before: tuple[int, int], now: int, *, is_http2: bool) -> None:
+        self.key = key
         self.client = client  #: the client for which these unread bytes are counted
         self.before = before  #: bytes that the connection had acknowledged before, and bytes received
         self.is_http2 = is_http2
@@ -95,58 +95,58 @@ class UnreadAnswers:
         self.waiting = 0  #: answers that wait to be passed on
         self._waiting_bytes = 0
         self._waiting_of: dict[str, tuple[int, int]] = {}  #: the waiting answers by client: number and bytes
-        self._by_ends: dict[str, _Reader] = {}
+        self._by_key: dict[str, _Reader] = {}
         self.http2: dict[str, _Reader] = {}  #: the watched connections over HTTP/2
         self._by_client: dict[str, int] = {}
         self._watching: asyncio.Task[None] | None = None
         self._looked: asyncio.Future[None] | None = None
 
-    async def reserve(self, ends: str, client: str, size: int, *, is_http2: bool = False) -> None:
+    async def reserve(self, key: str, client: str, size: int, *, is_http2: bool = False) -> None:
         """Return when an answer of this many bytes may be passed on. From then on it counts as unread.
 
-        ``ends`` name the connection (``raw_sockets.ends_of``), ``client`` the identity or the address. Raises TooMany if too
-        much waits already, or the client reads nothing for ``limits.answer_stall_ms_max``.
+        ``key`` name the connection (``raw_sockets.connection_key``), ``client`` the identity or the address. Raises TooMany if
+        too much waits already, or the client reads nothing for ``limits.answer_stall_ms_max``.
         """
-        if not self._fits(ends, client, size):
-            await self._wait(ends, client, size)
-        reader = self._by_ends.get(ends)
+        if not self._fits(key, client, size):
+            await self._wait(key, client, size)
+        reader = self._by_key.get(key)
         if reader is None:
-            reader = self._add(ends, client, is_http2=is_http2)
+            reader = self._add(key, client, is_http2=is_http2)
         reader.sent += size
         self._count(reader, size)
         if self._watching is None:
             self._watching = asyncio.get_running_loop().create_task(self._watch(), name="penstock-answers")
 
-    def _add(self, ends: str, client: str, *, is_http2: bool) -> _Reader:
-        known, now = self._table.find(ends), self._clock.steady_ms()
+    def _add(self, key: str, client: str, *, is_http2: bool) -> _Reader:
+        known, now = self._table.find(key), self._clock.steady_ms()
         if known is not None and is_http2:  # the last scan may be some time ago
             known.update(now)
         before = (0, 0) if known is None else (known.acked, known.received)
-        reader = self._by_ends[ends] = _Reader(ends, client, before, now, is_http2=is_http2)
+        reader = self._by_key[key] = _Reader(key, client, before, now, is_http2=is_http2)
         if is_http2:
-            self.http2[ends] = reader
+            self.http2[key] = reader
         return reader
 
-    def count_small(self, ends: str, size: int) -> None:
+    def count_small(self, key: str, size: int) -> None:
         """Count an answer that need not wait, if its connection is one of ``http2``."""
-        reader = self.http2.get(ends)
+        reader = self.http2.get(key)
         if reader is not None:
             reader.sent += size + _OVERHEAD_BYTES
             self._count(reader, size + _OVERHEAD_BYTES)
 
-    def count_request(self, ends: str, size: int) -> None:
+    def count_request(self, key: str, size: int) -> None:
         """Count a request that was received over a connection of ``http2``: its head and its body."""
-        reader = self.http2.get(ends)
+        reader = self.http2.get(key)
         if reader is not None:
             reader.requests += size
 
-    def _fits(self, ends: str, client: str, size: int) -> bool:
+    def _fits(self, key: str, client: str, size: int) -> bool:
         """Return whether an answer may be passed on. If nothing is unread, any answer may, whatever its size.
 
         A connection without unread answers may use twice the share of its client, and is always sent a small answer. So one
         of the clients behind one address (all local ones, for example) does not hold up all the others.
         """
-        reader = self._by_ends.get(ends)
+        reader = self._by_key.get(key)
         of_connection = 0 if reader is None else reader.unread
         of_client = self._by_client.get(client, 0)
         share = limits.answers_client_bytes_max
@@ -160,7 +160,7 @@ class UnreadAnswers:
             and (not self.unread or self.unread + size <= limits.answers_bytes_max)
         )
 
-    async def _wait(self, ends: str, client: str, size: int) -> None:
+    async def _wait(self, key: str, client: str, size: int) -> None:
         answers, held = self._waiting_of.get(client, (0, 0))
         free = limits.answers_bytes_max - self._waiting_bytes
         crowded = (self._waiting_bytes and size > free) or (held and held + size > free)
@@ -169,7 +169,7 @@ class UnreadAnswers:
         until = self._clock.steady_ms() + limits.answer_stall_ms_max
         self._count_waiting(client, 1, size)
         try:
-            while not self._fits(ends, client, size):
+            while not self._fits(key, client, size):
                 if self._clock.steady_ms() >= until:
                     raise TooMany("Answers of earlier requests have not been read. Read them first.")
                 if self._looked is None:
@@ -199,12 +199,12 @@ class UnreadAnswers:
     async def _watch(self) -> None:
         """Check repeatedly how much was taken, as long as something is unread."""
         try:
-            while self._by_ends:
+            while self._by_key:
                 await pause(self._clock, limits.answer_look_ms)
-                unknown = next((ends for ends in self._by_ends if self._table.find(ends) is None), None)
+                unknown = next((key for key in self._by_key if self._table.find(key) is None), None)
                 if unknown is not None:
                     await self._table.get(unknown)
-                for number, reader in enumerate(list(self._by_ends.values())):
+                for number, reader in enumerate(list(self._by_key.values())):
                     self._check_reader(reader)
                     if number % 100 == 99:
                         await pause(self._clock, 0)
@@ -216,7 +216,7 @@ class UnreadAnswers:
 
     def _check_reader(self, reader: _Reader) -> None:
         now = self._clock.steady_ms()
-        known = self._table.find(reader.ends)
+        known = self._table.find(reader.key)
         if known is None or not known.update(now):  # the connection is closed
             self._forget(reader)
             return
@@ -231,9 +231,9 @@ class UnreadAnswers:
             reader.taken, reader.due, reader.moved_at = taken, unread, now
         if now - reader.moved_at >= (limits.answer_stall_crowded_ms_max if crowded else limits.answer_stall_ms_max):
             self._forget(reader)
-            self._cut(reader.ends)
+            self._cut(reader.key)
 
     def _forget(self, reader: _Reader) -> None:
         self._count(reader, -reader.unread)
-        del self._by_ends[reader.ends]
-        self.http2.pop(reader.ends, None)
+        del self._by_key[reader.key]
+        self.http2.pop(reader.key, None)

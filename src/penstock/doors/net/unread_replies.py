@@ -75,13 +75,13 @@ class UnreadReplies:
         self._connections: dict[str, ReplyConnection] = {}
         self._answers = UnreadAnswers(clock, self, self._cut)
 
-    def find(self, ends: str) -> ReplyConnection | None:
+    def find(self, key: str) -> ReplyConnection | None:
         """Return a connection by its name; None if it has no unread replies, or is closed."""
-        return self._connections.get(ends)
+        return self._connections.get(key)
 
-    async def get(self, ends: str) -> ReplyConnection | None:
+    async def get(self, key: str) -> ReplyConnection | None:
         """Return a connection by its name, as ``find`` does."""
-        return self._connections.get(ends)
+        return self._connections.get(key)
 
     async def reserve(self, name: str, transport: asyncio.Transport, client: str, size: int) -> None:
         """Return when a reply of this many bytes may be written.

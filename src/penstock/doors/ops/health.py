@@ -223,8 +223,8 @@ class HeapReply(OpsReply):
 class OpsHandlers:
     """One method per route.
 
-    ``keeps_apart`` returns whether there are clients with access to some namespaces only. In that case figures over all
-    namespaces are not public.
+    ``separates_namespaces`` returns whether there are clients with access to some namespaces only. In that case figures over
+    all namespaces are not public.
     """
 
     def __init__(
@@ -235,9 +235,9 @@ class OpsHandlers:
         uptime: Uptime,
         connections: Callable[[], Connections] = Connections,
         *,
-        keeps_apart: Callable[[], bool] = lambda: False,
+        separates_namespaces: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._keeps_apart = keeps_apart
+        self._separates_namespaces = separates_namespaces
         self._engine = engine
         self._connections = connections
         self._readiness = readiness
@@ -248,7 +248,7 @@ class OpsHandlers:
 
     async def health(self, _req: ApiRequest) -> HealthReply:
         status = self._engine.store.status()
-        apart = self._keeps_apart()
+        apart = self._separates_namespaces()
         return HealthReply(
             ok=status.writable,
             status="healthy" if status.error is None else "degraded",

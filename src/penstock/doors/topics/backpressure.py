@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Flows:
-    """The connections of streams, by their two ends (``raw_sockets.ends_of``). Many streams may share one connection."""
+    """The connections of streams, by their two ends (``raw_sockets.connection_key``). Many streams may share one connection."""
 
     def __init__(self, clock: Clock, raw_sockets: RawSockets) -> None:
         self.clock = clock
@@ -28,11 +28,11 @@ class Flows:
         self.held = 0  #: bytes that wait to be sent, because earlier bytes are unread
         self.of: dict[str, Flow] = {}
 
-    def enter(self, ends: str) -> Flow:
+    def enter(self, key: str) -> Flow:
         """Return the flow of a connection, and count one more stream of it."""
-        flow = self.of.get(ends)
+        flow = self.of.get(key)
         if flow is None:
-            flow = self.of[ends] = Flow(self, ends)
+            flow = self.of[key] = Flow(self, key)
         flow.streams += 1
         return flow
 
@@ -40,15 +40,15 @@ class Flows:
         """Count one stream less."""
         flow.streams -= 1
         if not flow.streams:
-            del self.of[flow.ends]
+            del self.of[flow.key]
             self.unread -= flow.unread
 
 
 class Flow:
     """Counts what streams sent over one connection."""
 
-    def __init__(self, flows: Flows, ends: str) -> None:
-        self.ends = ends
+    def __init__(self, flows: Flows, key: str) -> None:
+        self.key = key
         self.streams = 0
         self.unread = 0  #: bytes that were sent and not taken, as of the last check
         self._flows = flows
@@ -125,7 +125,7 @@ class Flow:
 
     async def _check_taken(self) -> None:
         """Check how many bytes the client has taken."""
-        taken = await self._flows.raw_sockets.taken(self.ends)
+        taken = await self._flows.raw_sockets.taken(self.key)
         sent, unread = self._sent, 0
         self._checked_at = sent
         if taken is not None:  # else the client is gone, which other code notices; or the system gives no count

@@ -9,7 +9,7 @@ from penstock.core import limits
 from penstock.core.errors import RouteNotFound
 from penstock.core.queue import QueueKey
 from penstock.doors.http.route import Plain, Route, Stream
-from penstock.doors.net.raw_sockets import ends_of
+from penstock.doors.net.raw_sockets import connection_key
 from penstock.doors.topics.backpressure import Flows
 from penstock.doors.topics.http_stream import SubscriptionStream
 from penstock.doors.topics.message import check_topic, new_large_message, new_message
@@ -67,7 +67,7 @@ class TopicsDoor:
         queue = _queue(req, topic)
         req.allow(queue.namespace, Right.SETTLE)
         subscriber = self._subscribers.subscribe(queue)
-        flow = self.flows.enter(ends_of(req.scope))
+        flow = self.flows.enter(connection_key(req.scope))
         rate_limit, client = self._rate_limit, self._address.behind(req.scope)
         check_pace = None if rate_limit is None else lambda: rate_limit.check(client)
         stream = SubscriptionStream(req, subscriber, flow, self._engine.clock, check_pace)

@@ -10,7 +10,7 @@ from penstock.core.errors import QueueMoving
 from penstock.core.job import JobSpec
 from penstock.core.queue import QueueKey
 from penstock.engine.command import Command
-from penstock.engine.jobs.build import build, create_queue, start_apart
+from penstock.engine.jobs.build import build, create_queue, start_individually
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,5 +126,5 @@ async def _keep_promise(work: UnitOfWork, promise: BufferedPush) -> None:
     if queue.created_at is None:
         await create_queue(work, queue)
     made = build(queue, promise.ids, promise.jobs, promise.at)
-    start_apart(work, made, promise.jobs)
+    start_individually(work, made, promise.jobs)
     work.pushed += len(made)

@@ -103,7 +103,7 @@ def make(work: UnitOfWork, queue: Queue, jobs: Sequence[JobSpec]) -> list[JobRec
     made = _build(work, queue, jobs)
     for new in jobs:
         if new.delay or new.due_at is not None or new.flags & JobFlag.LIFO:
-            start_apart(work, made, jobs)
+            start_individually(work, made, jobs)
             break
     else:
         work.create(made, jobs, Arrow.ENQUEUE)
@@ -111,7 +111,7 @@ def make(work: UnitOfWork, queue: Queue, jobs: Sequence[JobSpec]) -> list[JobRec
     return made
 
 
-def start_apart(work: UnitOfWork, made: list[JobRecord], jobs: Sequence[JobSpec]) -> None:
+def start_individually(work: UnitOfWork, made: list[JobRecord], jobs: Sequence[JobSpec]) -> None:
     """Start jobs that do not all start with the same transition."""
     apart: dict[Arrow, tuple[list[JobRecord], list[JobSpec]]] = {}
     for job, new in zip(made, jobs, strict=True):

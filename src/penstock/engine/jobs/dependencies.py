@@ -10,7 +10,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
-from penstock.core.dependencies import Dependency, JobEnd, Need, RemoteJob, after_failure, blame, end_of, state_of_needed
+from penstock.core.dependencies import (
+    Dependency,
+    JobEnd,
+    Need,
+    RemoteJob,
+    blame,
+    consequence_of_failure,
+    end_of,
+    state_of_needed,
+)
 from penstock.core.errors import JobNotFound, OwnAncestor
 from penstock.core.events import EventKind
 from penstock.core.job import DeathReason, JobFlag, details_of, put_details
@@ -109,7 +118,7 @@ def is_hopeless(needed: JobRecord | RemoteJob) -> bool:
     """Return whether a job that needs this one would be dead from the start."""
     if isinstance(needed, RemoteJob):
         return needed.end.buries
-    return needed.state == State.DEAD and after_failure(needed).buries
+    return needed.state == State.DEAD and consequence_of_failure(needed).buries
 
 
 # Following up.
@@ -223,7 +232,7 @@ async def _settle(work: UnitOfWork, applied: Sequence[tuple[Dependency, JobEnd]]
         for dependency, end in by_job[job.id]:
             _apply_end(work, job, dependency, end)
         if job.state == State.WAITING_CHILDREN and not counts[job.id].open:
-            _go_on(work, job, counts[job.id])
+            _unblock(work, job, counts[job.id])
 
 
 def _apply_end(work: UnitOfWork, job: JobRecord, dependency: Dependency, end: JobEnd) -> None:
@@ -240,7 +249,7 @@ def _apply_end(work: UnitOfWork, job: JobRecord, dependency: Dependency, end: Jo
     if job.state != State.WAITING_CHILDREN:
         return
     if end.frees:
-        _go_on(work, job)
+        _unblock(work, job)
     elif end.buries:
         details = details_of(job)
         details.error, details.reason = blame(end, dependency.name), DeathReason.CHILD_FAILED
@@ -250,7 +259,7 @@ def _apply_end(work: UnitOfWork, job: JobRecord, dependency: Dependency, end: Jo
         work.failed += 1
 
 
-def _go_on(work: UnitOfWork, job: JobRecord, count: NeedCount | None = None) -> None:
+def _unblock(work: UnitOfWork, job: JobRecord, count: NeedCount | None = None) -> None:
     """Let a job continue: it waits for no other job. ``count``: of its dependencies, if it needs none any more."""
     if count is not None and count.done == count.total:
         queue = work.queue_of(job)

@@ -19,7 +19,7 @@ from penstock.core.job import (
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command, IfUnknown, Lane, QueueCommand
 from penstock.engine.jobs import dependencies
-from penstock.engine.jobs.build import build, build_one, create_queue, make, start_apart
+from penstock.engine.jobs.build import build, build_one, create_queue, make, start_individually
 from penstock.engine.jobs.uniqueness import ExistingJobs
 from penstock.engine.prefetch.commands import withdraw_ready
 
@@ -474,6 +474,6 @@ async def make_one(work: UnitOfWork, queue: Queue, new: JobSpec, names: Existing
     if needed and await dependencies.record_needs(work, job, needed):
         work.create([job], (new,), Arrow.AWAIT)
     else:
-        start_apart(work, [job], (new,))
+        start_individually(work, [job], (new,))
     work.pushed += 1
     return job

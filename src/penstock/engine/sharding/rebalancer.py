@@ -186,7 +186,7 @@ class Rebalancer(PeriodicService):
         if not await self._take_lead():
             return
         try:
-            await self._go_on(target)
+            await self._continue_rebalance(target)
             self.waiting = None
         except _LeadLostError as error:  # the new leader continues with the queue that was moving
             log.info("rebalance goes on elsewhere", reason=str(error))
@@ -213,7 +213,7 @@ class Rebalancer(PeriodicService):
         if not await self._take_lead():
             raise _LeadLostError
 
-    async def _go_on(self, target: int) -> None:
+    async def _continue_rebalance(self, target: int) -> None:
         if down := self._sharded.store.down():
             raise RebalanceRefused(f"All shards must be there: {'; '.join(down)}")
         if any(each.target is None and each.shards != target for each in self._sharded.store.layouts):
