@@ -22,7 +22,7 @@ from penstock.core.job import JobSpec
 from penstock.core.sharding import fnv1a32
 from penstock.engine.jobs.push import Push
 from penstock.engine.submit import submit_chain
-from penstock.store.contract import Take
+from penstock.store.contract import QuotaCount
 from tests.support.engines import QUEUE
 
 if TYPE_CHECKING:
@@ -103,10 +103,10 @@ class Unreachable:
     def __init__(self, store: Store, servers: int) -> None:
         self.shard, self.servers = store.shard, servers
         self.down = False
-        self.asked: list[Sequence[Take]] = []
+        self.asked: list[Sequence[QuotaCount]] = []
         self._store = store
 
-    async def quota_take(self, takes: Sequence[Take]) -> list[int]:
+    async def quota_take(self, takes: Sequence[QuotaCount]) -> list[int]:
         self.asked.append(takes)
         await asyncio.sleep(0)
         if self.down:
@@ -185,5 +185,5 @@ async def test_a_push_that_did_not_happen_is_not_counted(
     with pytest.raises(type(error)):
         await submit(Push(QUEUE, [JobSpec(b"1")]))
     await yield_to_loop()
-    (wait_ms,) = await store.quota_take([Take(QUEUE.namespace, 1, 1)])
+    (wait_ms,) = await store.quota_take([QuotaCount(QUEUE.namespace, 1, 1)])
     assert (wait_ms > 0) is counted

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.bulkwork.columns import MOMENT, column, moments, named, uuids
-from penstock.bulkwork.journal import EVENTS, Gathering
+from penstock.bulkwork.journal import EVENTS, EventColumns
 from penstock.core import events, ids
 from penstock.core.events import EventKind
 from penstock.core.job import JobRecord
@@ -62,11 +62,11 @@ def test_every_kind_of_event_has_its_row(kinds: list[list[EventKind]], data: st.
         seq += len(some)
     first = data.draw(st.integers(1, seq))
     to = data.draw(st.integers(first, seq))
-    gathering = Gathering(3, data.draw(st.sampled_from([None, "space"])), first, to)
+    columns = EventColumns(3, data.draw(st.sampled_from([None, "space"])), first, to)
     for block in blocks:
         if block.seq < to:
-            gathering.take(block)
-    batch = gathering.batch()
+            columns.take(block)
+    batch = columns.batch()
     flat = [kind for some in kinds for kind in some]
     rows = [] if batch is None else batch.to_pylist()
     assert [(row["seq"], row["kind"]) for row in rows] == [
@@ -82,22 +82,22 @@ def test_every_kind_of_event_has_its_row(kinds: list[list[EventKind]], data: st.
 def test_events_of_others_are_left_out() -> None:
     made = [events.job_event(EventKind.JOB_WAITING, job(number)) for number in (1, 2)]
     strange = [(*each[:1], 8, *each[2:]) for each in made]
-    gathering = Gathering(0, "mine", 1, 9)
-    gathering.take(Block(1, 5, body_of({7: ("mine", "q"), 8: ("theirs", "q")}, [*made, *strange])))
-    assert gathering.next == 5
-    batch = gathering.batch()
+    columns = EventColumns(0, "mine", 1, 9)
+    columns.take(Block(1, 5, body_of({7: ("mine", "q"), 8: ("theirs", "q")}, [*made, *strange])))
+    assert columns.next == 5
+    batch = columns.batch()
     assert batch is not None
     assert batch["seq"].to_pylist() == [1, 2]
-    assert gathering.batch() is None
+    assert columns.batch() is None
 
 
 def test_an_event_of_an_earlier_version_does_not_say_when_its_attempt_was_due() -> None:
     completed = events.job_event(EventKind.JOB_COMPLETED, job(1))
     failed = events.job_event(EventKind.JOB_FAILED, job(1), "note", 1_234)
     released = events.job_events(EventKind.JOB_RELEASED, [job(1)], [1_235])
-    gathering = Gathering(0, None, 1, 9)
-    gathering.take(Block(1, 5, body_of({7: ("mine", "q")}, [completed, failed, *released, failed[:-1], released[0][:-1]])))
-    batch = gathering.batch()
+    columns = EventColumns(0, None, 1, 9)
+    columns.take(Block(1, 5, body_of({7: ("mine", "q")}, [completed, failed, *released, failed[:-1], released[0][:-1]])))
+    batch = columns.batch()
     assert batch is not None
     due = [None if each is None else round(each.timestamp() * 1000) for each in batch["due_at"].to_pylist()]
     assert due == [job(1).run_at, 1_234, 1_235, None, None]
@@ -105,8 +105,8 @@ def test_an_event_of_an_earlier_version_does_not_say_when_its_attempt_was_due() 
 
 
 def test_what_a_later_version_wrote_is_passed_on_by_number() -> None:
-    gathering = Gathering(0, None, 1, 3)
-    gathering.take(Block(1, 5, body_of({7: ("mine", "q")}, [(999, 7, 1, None, "new"), (3, 7, 1, None)])))
-    batch = gathering.batch()
+    columns = EventColumns(0, None, 1, 3)
+    columns.take(Block(1, 5, body_of({7: ("mine", "q")}, [(999, 7, 1, None, "new"), (3, 7, 1, None)])))
+    batch = columns.batch()
     assert batch is not None
     assert batch["kind"].to_pylist() == ["unknown:999", "job:completed"]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.client import JobContext, ResultMissing, Tasks
-from penstock.client._deferring import Deferring
 from penstock.client._execute import Failed
 from penstock.client._stack import last_lines, stack_of
+from penstock.client._unknown_tasks import UnknownTaskPolicy
 from penstock.client.models import Job
 from tests.client.test_tasks import run
 from tests.client.test_worker import PATIENCE_S, until, working
@@ -194,24 +194,24 @@ def test_how_long_a_job_is_given_back() -> None:
 
     def away(seconds: int, timeout: float = 86_400.0) -> int | Failed:
         job = Job(id="x", queue="q", started_at=1_000_000 + seconds * 1000, deferred_since=1_000_000)
-        return Deferring(timeout, ["b", "a"]).decide(job, "t")
+        return UnknownTaskPolicy(timeout, ["b", "a"]).decide(job, "t")
 
     assert [away(seconds) for seconds in (0, 1, 2, 3, 9, 31, 64, 80_000)] == [1, 1, 2, 2, 8, 16, 32, 32]
-    assert Deferring(10, []).decide(Job(id="x", queue="q", started_at=5), "t") == 1
+    assert UnknownTaskPolicy(10, []).decide(Job(id="x", queue="q", started_at=5), "t") == 1
     dead = away(10, 10.0)
     assert isinstance(dead, Failed)
     assert dead.final
 
 
 def test_one_log_line_a_minute_for_each_task(caplog: pytest.LogCaptureFixture) -> None:
-    deferring = Deferring(10, [])
+    policy = UnknownTaskPolicy(10, [])
     for number in range(100):
-        deferring.decide(Job(id=str(number), queue="q"), "a")
-    deferring.decide(Job(id="x", queue="q"), "b")
+        policy.decide(Job(id=str(number), queue="q"), "a")
+    policy.decide(Job(id="x", queue="q"), "b")
     assert [message[:2] for message in caplog.messages] == ["a:", "b:"]
     for number in range(5_000):
-        deferring.decide(Job(id="x", queue="q"), f"t{number}")
-    assert len(deferring._logged) <= 1_000
+        policy.decide(Job(id="x", queue="q"), f"t{number}")
+    assert len(policy._logged) <= 1_000
 
 
 def test_a_handler_may_end_only_once() -> None:

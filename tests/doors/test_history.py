@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.lake.location import CARD, Lake
+from penstock.lake.location import LAKE_INFO, Lake
 from penstock.lake.tables import EVENTS
 from penstock.lake.writer import BATCH_MARK, commit, shard_mark
 from tests.doors.api import Api
@@ -161,8 +161,8 @@ def test_a_lake_of_another_journal_is_told_from_one_that_is_up_to_date(tmp_path:
         assert told()["replaced"] is (told()["read_to"] > told()["vouched"])  # by numbers alone: an earlier version's lake
         mine = client.get("/bulk").json()["shards"][0]["history"]
         for history, replaced in ((mine, False), (f"{'0' * 32}:0", True), (f"{mine[:-1]}1", True)):
-            lake.put_text(CARD, json.dumps({"format": 2, "namespace": "*", "histories": {"0": history}}))
+            lake.put_text(LAKE_INFO, json.dumps({"format": 2, "namespace": "*", "histories": {"0": history}}))
             assert told()["replaced"] is replaced
         commit(lake, EVENTS, [], marks={BATCH_MARK: 1, shard_mark("0"): 900}, now_ms=0)
-        lake.put_text(CARD, json.dumps({"format": 2, "namespace": "*"}))
+        lake.put_text(LAKE_INFO, json.dumps({"format": 2, "namespace": "*"}))
         assert (told()["replaced"], told()["behind"]) == (stores.chosen() == "sqlite", 0)

@@ -11,11 +11,11 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from penstock.lake.location import CARD, Lake
+from penstock.lake.location import LAKE_INFO, Lake
 from penstock.spark import options
 from penstock.spark.journal import JournalReplaced, JournalStream
 from penstock.spark.options import OptionInvalid
-from penstock.spark.pipeline.card import LakeInvalid
+from penstock.spark.pipeline.lake_info import LakeInvalid
 from penstock.spark.pipeline.run import Builder
 from penstock.spark.queue_stream import HistoryChanged, LeaseReader
 from tests.doors.api import Api
@@ -236,9 +236,9 @@ def test_a_lake_fails_loudly(spark: SparkSession, address: Address, tmp_path: Pa
         batch = builder.step(builder.end())
         assert batch is not None
         assert batch.events == 11
-        card = json.loads(lake.text(CARD) or "")
+        card = json.loads(lake.text(LAKE_INFO) or "")
         assert set(card.pop("histories")) == {"0"}
-        lake.put_text(CARD, json.dumps(card))  # as an earlier version had it
+        lake.put_text(LAKE_INFO, json.dumps(card))  # as an earlier version had it
     address.push(1)
     said: list[str] = []
     with closing(Builder(spark, lake, wanted)) as builder:

@@ -50,7 +50,7 @@ from penstock.lake.transform import DERIVED
 from penstock.lake.writer import BATCH_MARK, PartWriter, commit
 from penstock.spark import options
 from penstock.spark.pipeline.build import rebuild
-from penstock.spark.pipeline.card import LakeInvalid
+from penstock.spark.pipeline.lake_info import LakeInvalid
 from penstock.spark.pipeline.run import Builder, locked, run
 from penstock.spark.pipeline.tasks import stored
 from penstock.store.sqlite.store import FILE_NAME

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from penstock.lake.location import CARD, Lake
+from penstock.lake.location import LAKE_INFO, Lake
 from penstock.lake.tables import ATTEMPTS, EVENTS, LATENCY, MINUTES, TENANTS
 from penstock.lake.writer import FORGOTTEN_MARK, PartWriter, commit, replace_all
-from penstock.spark.pipeline.card import FORMAT
+from penstock.spark.pipeline.lake_info import FORMAT
 from penstock.spark.pipeline.migrate import WITH_WAITS
 from tests.spark.chaos import until
 from tests.spark.test_lake import build, builder
@@ -132,7 +132,7 @@ def test_waits_of_attempts_that_are_tried_again_are_those_the_server_showed(
 
 def age(lake: Lake) -> None:
     """Make a lake look as an earlier version made it: no ``due_at``, and a wait of 0 where the next attempt's time was told."""
-    lake.put_text(CARD, json.dumps({"format": 1, "namespace": "*"}))
+    lake.put_text(LAKE_INFO, json.dumps({"format": 1, "namespace": "*"}))
     for table in (EVENTS, *WITH_WAITS):
         rows = lake.read(table)
         for name in {"due_at", "wait_ms"} & set(rows.column_names):
@@ -160,7 +160,7 @@ def test_a_lake_of_an_earlier_version_is_migrated_and_tells_no_waits_it_does_not
     told = build(builder(spark, server, lake), lake)
     (line,) = [each for each in told if "took waits of attempts that were tried again for 0" in each]
     assert f"Days before {first} stay as they are" in line
-    card = json.loads(lake.text(CARD) or "")
+    card = json.loads(lake.text(LAKE_INFO) or "")
     assert (card["format"], card["namespace"]) == (FORMAT, "*")
     rows = sorted(lake.read(ATTEMPTS).to_pylist(), key=lambda row: row["seq"])
     again = {"failed", "stalled"}

@@ -12,7 +12,7 @@ from penstock.core import limits
 from penstock.core.errors import InvalidInput, QuotaExceeded, ServerError, TooMany
 from penstock.core.quota import Windows
 from penstock.core.sharding import fnv1a32
-from penstock.store.contract import Take
+from penstock.store.contract import QuotaCount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ class Counter:
         self.clock = clock
         self._batchers = [QuotaBatcher(store, stores, clock) for store in stores]
 
-    async def count(self, takes: Sequence[Take]) -> list[int]:
+    async def count(self, takes: Sequence[QuotaCount]) -> list[int]:
         """Count jobs immediately, for a caller in a transaction: 0 for each, or the ms until there is room.
 
         It does not wait if the store counts in memory.
@@ -43,7 +43,7 @@ class Counter:
                     waits[at] = wait_ms
         return waits
 
-    def ask(self, take: Take) -> asyncio.Future[int]:
+    def ask(self, take: QuotaCount) -> asyncio.Future[int]:
         """Count jobs. The future is 0, or the ms until there is room for them."""
         return self._batchers[fnv1a32(take.namespace) % len(self._batchers)].ask(take)
 
@@ -60,11 +60,11 @@ class QuotaBatcher:
         self._store = store
         self._stores = stores
         self._clock = clock
-        self._pending: list[tuple[Take, asyncio.Future[int]]] = []
+        self._pending: list[tuple[QuotaCount, asyncio.Future[int]]] = []
         self._running: asyncio.Task[None] | None = None
         self._alone: Windows | None = None  #: jobs that were admitted while the store was not available
 
-    def ask(self, take: Take) -> asyncio.Future[int]:
+    def ask(self, take: QuotaCount) -> asyncio.Future[int]:
         """Add a count to the next request. Raises TooMany, but never for jobs that are given back."""
         if take.jobs > 0 and len(self._pending) >= limits.pending_commands_max:
             raise TooMany("Too many requests are waiting to be counted. Slow down and retry.")
@@ -84,7 +84,7 @@ class QuotaBatcher:
         finally:
             self._running = None
 
-    async def _answer(self, batch: list[tuple[Take, asyncio.Future[int]]]) -> None:
+    async def _answer(self, batch: list[tuple[QuotaCount, asyncio.Future[int]]]) -> None:
         try:
             waits = await self.count([take for take, _ in batch])
         except Exception:
@@ -99,10 +99,10 @@ class QuotaBatcher:
             elif take.jobs > 0 and not wait_ms:  # the caller is gone
                 self.ask(refund(take.namespace, take.jobs))
 
-    async def count(self, takes: list[Take]) -> list[int]:
+    async def count(self, takes: list[QuotaCount]) -> list[int]:
         """Count immediately: see ``Counter.count``."""
         alone = {} if self._alone is None else self._alone.counts(self._clock.steady_ms())
-        passed = [Take(namespace, count, None) for namespace, count in alone.items()]
+        passed = [QuotaCount(namespace, count, None) for namespace, count in alone.items()]
         try:
             waits = await self._store.quota_take(passed + takes)
         except ServerError as error:
@@ -112,7 +112,7 @@ class QuotaBatcher:
             log.info("quotas are counted over all servers again", shard=self._store.shard)
         return waits[len(passed) :]
 
-    def _count_alone(self, takes: list[Take], error: ServerError) -> list[int]:
+    def _count_alone(self, takes: list[QuotaCount], error: ServerError) -> list[int]:
         servers = max(store.servers for store in self._stores)
         if self._alone is None:
             self._alone = Windows()
@@ -131,9 +131,9 @@ class QuotaBatcher:
         return waits
 
 
-def refund(namespace: str, count: int) -> Take:
+def refund(namespace: str, count: int) -> QuotaCount:
     """Return the count that gives some jobs back to the quota."""
-    return Take(namespace, -count, None)
+    return QuotaCount(namespace, -count, None)
 
 
 class Quotas:
@@ -158,7 +158,7 @@ class Quotas:
                     f"namespace {namespace} has a quota of {quota} enqueues/minute; "
                     f"send fewer than {counts[namespace]} at once"
                 )
-        takes = [Take(namespace, counts[namespace], quota) for namespace, quota in quotas.items()]
+        takes = [QuotaCount(namespace, counts[namespace], quota) for namespace, quota in quotas.items()]
         asked = [self._counter.ask(take) for take in takes]
         waits = await asyncio.gather(*asked)
         full = next((at for at, wait_ms in enumerate(waits) if wait_ms), None)
@@ -179,7 +179,7 @@ class Quotas:
     async def grant(self, counts: Mapping[str, int]) -> dict[str, int]:
         """Count as many jobs for each namespace as there is room for. Return the numbers, of those with a quota."""
         takes = [
-            Take(namespace, 1, quota)
+            QuotaCount(namespace, 1, quota)
             for namespace, count in counts.items()
             if (quota := self.of(namespace)) is not None
             for _ in range(count)
@@ -205,7 +205,7 @@ class Quotas:
         for namespace, count in granted.items():
             over = counts[namespace] - count
             if over:
-                self._counter.ask(Take(namespace, over, None))
+                self._counter.ask(QuotaCount(namespace, over, None))
                 pace_ms = limits.MINUTE_MS // max(1, self.of(namespace) or 0)
                 begin_ms = max(now_ms, self._next_ms.pop(namespace, 0))
                 late[namespace] = [begin_ms - now_ms + pace_ms * number for number in range(1, over + 1)]

@@ -79,7 +79,7 @@ class _Alike:
 _NO_QUEUE: Final = (None, None)
 
 
-class Gathering:
+class EventColumns:
     """Collects blocks of the journal, and returns columns. ``namespace``: None for all."""
 
     def __init__(self, shard: int, namespace: str | None, seq: int, to: int) -> None:

@@ -15,7 +15,7 @@ from penstock.bulkwork import stage_rows
 from penstock.bulkwork.arrow_files import FilePart, Spooler
 from penstock.bulkwork.epoch_rows import SCHEMA, epoch_batch
 from penstock.bulkwork.jobs import JOBS, jobs_batch
-from penstock.bulkwork.journal import EVENTS, Gathering
+from penstock.bulkwork.journal import EVENTS, EventColumns
 from penstock.core import bulk_records
 from penstock.core.errors import EpochUnknown, InvalidInput, JournalGone, LakeUnavailable, SpoolFull, StorageFailed
 from penstock.core.lifecycle import State
@@ -54,19 +54,19 @@ async def journal(
 
     Raises JournalGone if its start is no longer stored, and InvalidInput if its end is not written yet.
     """
-    gathering = Gathering(shard, namespace, seq, to)
+    columns = EventColumns(shard, namespace, seq, to)
     with Spooler(directory, "journal", EVENTS, rows_max=max(1, to - seq), room=room, bytes_max=room + 1) as spooler:
         spooler.begin()
         async with _reader(source) as reader:
             async for block in reader.journal(seq, to):
-                if block.seq > gathering.next:
+                if block.seq > columns.next:
                     raise JournalGone(f"The journal is kept from {block.seq} on, and {seq} was asked for.", first=block.seq)
-                gathering.take(block)
-                if gathering.is_full:
-                    _write(spooler, gathering)
-        if gathering.next < to:
-            raise InvalidInput(f"to is {to}, and only what is before {gathering.next} is there (vouched, see GET /bulk)")
-        _write(spooler, gathering)
+                columns.take(block)
+                if columns.is_full:
+                    _write(spooler, columns)
+        if columns.next < to:
+            raise InvalidInput(f"to is {to}, and only what is before {columns.next} is there (vouched, see GET /bulk)")
+        _write(spooler, columns)
     return _listed(spooler.parts)[0]
 
 
@@ -148,8 +148,8 @@ async def journal_at(*, source: str, at_ms: int) -> int | None:
         return await reader.journal_at(at_ms)
 
 
-def _write(spooler: Spooler, gathering: Gathering) -> None:
-    batch = gathering.batch()
+def _write(spooler: Spooler, columns: EventColumns) -> None:
+    batch = columns.batch()
     if batch is not None:
         spooler.write(batch)
 

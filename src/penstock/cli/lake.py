@@ -142,7 +142,7 @@ def forget(lake: str, keep_days: int, *, dry_run: bool) -> None:
 def _go(work: Callable[[], None]) -> None:
     try:
         from penstock.client.errors import PenstockError  # noqa: PLC0415, other commands start without any of this
-        from penstock.spark.pipeline.card import LakeInvalid  # noqa: F401, PLC0415
+        from penstock.spark.pipeline.lake_info import LakeInvalid  # noqa: F401, PLC0415
     except ImportError as error:
         raise click.ClickException(f"{error.name} is missing: pip install 'penstock-queue[spark]'") from error
     try:
@@ -159,7 +159,7 @@ def _place(address: str) -> Lake:
 
 
 def _found(address: str) -> Lake:
-    from penstock.spark.pipeline.card import LakeInvalid  # noqa: PLC0415
+    from penstock.spark.pipeline.lake_info import LakeInvalid  # noqa: PLC0415
 
     lake = _place(address)
     if not lake.exists():
@@ -250,7 +250,7 @@ def _rebuild(address: str, master: str, conf: tuple[str, ...], *, lose_forgotten
     from penstock.lake.maintenance import forgotten_before  # noqa: PLC0415
     from penstock.spark.pipeline import run as running  # noqa: PLC0415
     from penstock.spark.pipeline.build import rebuild as rebuilding  # noqa: PLC0415
-    from penstock.spark.pipeline.card import LakeInvalid, note_format  # noqa: PLC0415
+    from penstock.spark.pipeline.lake_info import LakeInvalid, note_format  # noqa: PLC0415
 
     lake = _found(address)
     with running.locked(lake):

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from penstock.client._async.client import AsyncClient
-    from penstock.client._deferring import Deferring
     from penstock.client._held_jobs import HeldJobs
+    from penstock.client._unknown_tasks import UnknownTaskPolicy
     from penstock.client.context import JobContext
 
 log = logging.getLogger("penstock.client")
@@ -49,7 +49,7 @@ class _Batch:
 class Settlements:
     """Sends outcomes and reports. ``finished`` and ``report`` may be called from any thread, all other methods in the loop.
 
-    ``start`` starts a task whose failure stops the worker; ``lose`` is called for jobs whose lease is lost; ``deferring``
+    ``start`` starts a task whose failure stops the worker; ``lose`` is called for jobs whose lease is lost; ``policy``
     decides about jobs that this worker cannot run.
     """
 
@@ -61,7 +61,7 @@ class Settlements:
         loop: asyncio.AbstractEventLoop,
         start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         lose: Callable[[JobContext], None],
-        deferring: Deferring,
+        policy: UnknownTaskPolicy,
     ) -> None:
         self.processed = 0
         self.failed = 0
@@ -69,7 +69,7 @@ class Settlements:
         self._loop = loop
         self._start = start
         self._lose = lose
-        self._deferring = deferring
+        self._policy = policy
         self._outcomes: deque[tuple[JobContext, Outcome]] = deque()
         self._woken = False
         self._settling: asyncio.Task[None] | None = None
@@ -149,7 +149,7 @@ class Settlements:
         return batch
 
     def _defer(self, batch: _Batch, context: JobContext, outcome: Deferred) -> None:
-        decision = self._deferring.decide(context.info, outcome.task)
+        decision = self._policy.decide(context.info, outcome.task)
         if isinstance(decision, Failed):
             self._spawn(self._fail(context, decision))
         else:

@@ -15,12 +15,12 @@ from penstock.client import _clock
 from penstock.client._async.client import AsyncClient
 from penstock.client._cancellations import Cancellations
 from penstock.client._deadlines import Deadlines
-from penstock.client._deferring import Deferring
 from penstock.client._execute import DROPPED, timed_out
 from penstock.client._held_jobs import HeldJobs
 from penstock.client._registration import Registration
 from penstock.client._retry import ENDLESS_S
 from penstock.client._settlements import Settlements
+from penstock.client._unknown_tasks import UnknownTaskPolicy
 from penstock.client._worker_options import AHEAD_S, BATCH_MAX, WorkerOptions
 from penstock.client.context import JobContext
 from penstock.client.errors import ApiError, LeaseLost, PenstockError
@@ -80,8 +80,8 @@ class WorkerLoop:
         self._watchers: set[asyncio.Task[None]] = set()  #: of queues that had no job
         self._asked = 0  #: jobs that may be on their way
         self._pulls = 0  #: requests for jobs that are not answered yet
-        deferring = Deferring(self.plan.unknown_task_timeout, self._tasks)
-        self.outbox = Settlements(self._hand, loop, self._watched, self._lose, deferring)
+        policy = UnknownTaskPolicy(self.plan.unknown_task_timeout, self._tasks)
+        self.outbox = Settlements(self._hand, loop, self._watched, self._lose, policy)
         self._deadlines = Deadlines(self._hand, loop, self._end_late)
         self._begun = True
 

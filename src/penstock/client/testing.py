@@ -75,7 +75,7 @@ class Enqueued(msgspec.Struct, kw_only=True):
     logs: list[tuple[str, str]] = []
 
 
-class Box:
+class TaskBox:
     """Keeps enqueued calls, in order, and runs them on request. Created by ``inline`` and ``manual``.
 
     A task runs as in a worker: an exception is the failure of that attempt, and the call is retried, without a wait, until
@@ -251,21 +251,21 @@ class Box:
 
 
 @contextlib.contextmanager
-def inline(tasks: Tasks) -> Iterator[Box]:
+def inline(tasks: Tasks) -> Iterator[TaskBox]:
     """Run tasks when they are enqueued, at once, even those that are due later. Their exceptions are for their handles."""
-    with _instead(tasks, Box(tasks, inline=True)) as box:
+    with _instead(tasks, TaskBox(tasks, inline=True)) as box:
         yield box
 
 
 @contextlib.contextmanager
-def manual(tasks: Tasks) -> Iterator[Box]:
+def manual(tasks: Tasks) -> Iterator[TaskBox]:
     """Keep enqueued calls until ``box.drain()``."""
-    with _instead(tasks, Box(tasks, inline=False)) as box:
+    with _instead(tasks, TaskBox(tasks, inline=False)) as box:
         yield box
 
 
 @contextlib.contextmanager
-def _instead(tasks: Tasks, box: Box) -> Iterator[Box]:
+def _instead(tasks: Tasks, box: TaskBox) -> Iterator[TaskBox]:
     before, tasks.backend = tasks.backend, box
     try:
         yield box
@@ -276,7 +276,7 @@ def _instead(tasks: Tasks, box: Box) -> Iterator[Box]:
 class _Shown:
     """The part of a client that handles use."""
 
-    def __init__(self, box: Box) -> None:
+    def __init__(self, box: TaskBox) -> None:
         self._box = box
 
     @property

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 #: Marks a directory as a lake, with its namespace, its server and its format. The pipeline writes it.
-CARD: Final = "lake.json"
+LAKE_INFO: Final = "lake.json"
 
 
 class LakeMissing(Exception):

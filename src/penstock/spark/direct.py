@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import InputPartition
 
 from penstock.bulkwork.jobs import jobs_batch
-from penstock.bulkwork.journal import Gathering
+from penstock.bulkwork.journal import EventColumns
 from penstock.core.lifecycle import State
 from penstock.spark import schemas
 from penstock.spark.http_client import BulkClient, queues_of
@@ -94,7 +94,7 @@ def read_events(options: Options, part: Range) -> Iterator[pa.RecordBatch]:
     namespace = None if options.namespace == "*" else options.namespace or "default"
     start = part.start
     with closing(_connect(_urls(options, None)[part.shard], options)) as db:
-        gathering = Gathering(part.shard, namespace, start, part.end)
+        event_columns = EventColumns(part.shard, namespace, start, part.end)
         if part.history and _ask(db, columns.HISTORY) != [(part.history,)]:
             raise EventsLost(
                 f"The database of {_told_by(options)} for shard {part.shard} has another history than the server's: it is"
@@ -104,24 +104,24 @@ def read_events(options: Options, part: Range) -> Iterator[pa.RecordBatch]:
             cursor.execute(columns.journal(start, part.end))
             for batch in cursor.fetch_record_batch():
                 for seq, at, body in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                    if seq > gathering.next:
+                    if seq > event_columns.next:
                         # It existed when the range was planned, and was deleted by retention since then.
-                        if options.fail_on_data_loss or gathering.next > start:
-                            raise lost(part.shard, gathering.next, seq)
-                        gathering.next = start = seq
-                    gathering.take(Block(seq, at, body))
-                    if gathering.is_full:
-                        yield from _taken(gathering)
-        if gathering.next < part.end:
+                        if options.fail_on_data_loss or event_columns.next > start:
+                            raise lost(part.shard, event_columns.next, seq)
+                        event_columns.next = start = seq
+                    event_columns.take(Block(seq, at, body))
+                    if event_columns.is_full:
+                        yield from _taken(event_columns)
+        if event_columns.next < part.end:
             raise EventsLost(
-                f"Event {gathering.next} of shard {part.shard} is not in the database of {_told_by(options)}, though the"
+                f"Event {event_columns.next} of shard {part.shard} is not in the database of {_told_by(options)}, though the"
                 " server has it. Is that a replica which lags behind, or another database?"
             )
-        yield from _taken(gathering)
+        yield from _taken(event_columns)
 
 
-def _taken(gathering: Gathering) -> Iterator[pa.RecordBatch]:
-    batch = gathering.batch()
+def _taken(event_columns: EventColumns) -> Iterator[pa.RecordBatch]:
+    batch = event_columns.batch()
     if batch is not None:
         yield batch
 

@@ -292,8 +292,8 @@ async def go_until(fleet: ShardedEngine, clock: ManualClock, last: str, attempt:
             move = Move(MoveStep.ARRIVING, 0, attempt)
             await within(clock, target.run(Prepare(MOVES, queue.settings, queue.created_at, move)))
         elif step in ("some", "all"):
-            parcels = await source.store.job_export(ids if step == "all" else ids[:3])
-            await within(clock, target.run(ImportJobs(MOVES, attempt, parcels, 0)))
+            moved_jobs = await source.store.job_export(ids if step == "all" else ids[:3])
+            await within(clock, target.run(ImportJobs(MOVES, attempt, moved_jobs, 0)))
         elif step == "depart":
             await within(clock, source.run(HandOver(MOVES, attempt, source.store.counts(queue), ())))
         elif step == "open":

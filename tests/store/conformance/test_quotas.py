@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.store.contract import Take
+from penstock.store.contract import QuotaCount
 
 if TYPE_CHECKING:
     from tests.store.conformance.workbench import Workbench
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def take(bench: Workbench, jobs: int, quota: int | None = 5, namespace: str = "a") -> int:
-    (wait_ms,) = await bench.store.quota_take([Take(namespace, jobs, quota)])
+    (wait_ms,) = await bench.store.quota_take([QuotaCount(namespace, jobs, quota)])
     return wait_ms
 
 
@@ -36,7 +36,14 @@ async def test_so_many_pass_in_any_minute(bench: Workbench) -> None:
 
 
 async def test_takes_of_one_question_are_done_in_order_and_each_as_a_whole(bench: Workbench) -> None:
-    takes = [Take("a", 3, 5), Take("b", 1, 1), Take("a", 4, 5), Take("a", 2, 5), Take("b", 1, 1), Take("a", 1, 5)]
+    takes = [
+        QuotaCount("a", 3, 5),
+        QuotaCount("b", 1, 1),
+        QuotaCount("a", 4, 5),
+        QuotaCount("a", 2, 5),
+        QuotaCount("b", 1, 1),
+        QuotaCount("a", 1, 5),
+    ]
     assert await bench.store.quota_take(takes) == [0, 0, 60_000, 0, 60_000, 60_000]
     assert await bench.store.quota_take([]) == []
 
@@ -48,7 +55,11 @@ async def test_what_is_given_back_can_be_taken_again(bench: Workbench) -> None:
     assert await take(bench, -2) == 0
     assert await take(bench, 3) == 50_000, "the latest was given back"
     assert await take(bench, 2) == 0
-    assert await bench.store.quota_take([Take("a", -4, None), Take("a", 5, 5), Take("a", 4, 5)]) == [0, 50_000, 0]
+    assert await bench.store.quota_take([QuotaCount("a", -4, None), QuotaCount("a", 5, 5), QuotaCount("a", 4, 5)]) == [
+        0,
+        50_000,
+        0,
+    ]
     assert await take(bench, -100) == 0
     assert await take(bench, 5) == 0, "nobody gets more than there is"
     assert await take(bench, 1) == 60_000

@@ -13,7 +13,7 @@ import pytest
 from penstock.core.clock import ManualClock, SystemClock
 from penstock.core.queue import QueueKey
 from penstock.core.sharding import fnv1a32, shard_for
-from penstock.store.contract import Take
+from penstock.store.contract import QuotaCount
 from penstock.store.postgres import PostgresStore
 from tests.support import postgres
 from tests.support.pair import Pair
@@ -150,12 +150,12 @@ async def test_seconds_that_are_over_are_removed(shard: str) -> None:
     store = await PostgresStore.open(shard, clock, database_clock=False)
     operator = await asyncpg.connect(shard, server_settings={"search_path": "penstock"})
     for second in range(130):
-        await store.quota_take([Take("a", 1, 1_000), Take(f"n{second}", 1, 1_000)])
+        await store.quota_take([QuotaCount("a", 1, 1_000), QuotaCount(f"n{second}", 1, 1_000)])
         await clock.advance(1_000)
     assert await operator.fetchval("select count(*) from quotas") <= 2 * 121
     clock._steady -= 3_600_000  # the database's clock was set back
     store._quotas._forget_at = 0
-    assert await store.quota_take([Take("a", 60, 60)]) == [0]
+    assert await store.quota_take([QuotaCount("a", 60, 60)]) == [0]
     assert await operator.fetchval("select count(*) from quotas") == 1
     await operator.close()
     await store.close()
@@ -168,8 +168,8 @@ async def test_many_servers_that_count_at_once_never_count_too_little(shard: str
     async def work(number: int, store: PostgresStore) -> Counter[str]:
         chance, taken = random.Random(number), Counter[str]()
         for _ in range(60):
-            takes = [Take(chance.choice(names), chance.choice((1, 1, 3)), 40) for _ in range(10)]
-            takes += [Take(name, -1, None) for name in set(chance.choices(names, k=3)) if taken[name]]
+            takes = [QuotaCount(chance.choice(names), chance.choice((1, 1, 3)), 40) for _ in range(10)]
+            takes += [QuotaCount(name, -1, None) for name in set(chance.choices(names, k=3)) if taken[name]]
             for take, wait_ms in zip(takes, await store.quota_take(takes), strict=True):
                 taken[take.namespace] += 0 if wait_ms else take.jobs
         return taken

@@ -20,7 +20,7 @@ from penstock.doors.net.loop_share import LoopShare
 from penstock.doors.net.raw_sockets import keep_alive
 from penstock.doors.resp import replies
 from penstock.doors.resp.parser import CLIENTS, STRANGERS, RespParser
-from penstock.doors.resp.session import Goodbye, RespSession
+from penstock.doors.resp.session import RespSession, SessionEnd
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -270,7 +270,7 @@ class RespConnection(asyncio.Protocol):
         """Process commands until the connection ends."""
         try:
             await self._work()
-        except Goodbye:
+        except SessionEnd:
             pass
         except ProtocolError as error:
             self.write(replies.broken(error))

@@ -54,7 +54,7 @@ _LOOKS_EVERY: Final = 8
 _ASKS: Final = frozenset(name for name, entry in COMMANDS.items() if entry.kind in (Kind.NOW, Kind.PULL)) | {b"TOPICS"}
 
 
-class Goodbye(Exception):
+class SessionEnd(Exception):
     """Ends the session."""
 
 
@@ -220,7 +220,7 @@ class RespSession:
                 if name == b"SUBSCRIBE":
                     break
             await self.flush()
-        except Goodbye:
+        except SessionEnd:
             self._send()
             raise
 
@@ -267,7 +267,7 @@ class RespSession:
 
     async def _leave(self) -> None:
         await self.flush()
-        raise Goodbye
+        raise SessionEnd
 
     def _do(self, entry: RespCommand, command: Command) -> Coroutine[Any, Any, None] | None:
         """Add a command to the open group. If that is not possible, return the coroutine that finishes the group first."""
@@ -380,7 +380,7 @@ class RespSession:
         await self.flush()
         if entry.name == "QUIT":
             self._slots.append(replies.OK)
-            raise Goodbye
+            raise SessionEnd
         if entry.name != "SUBSCRIBE":
             self._slots.append(await connection_commands.AFTER[entry.name](self, command))
             self._allowed.clear()
@@ -395,7 +395,7 @@ class RespSession:
         over = await RespSubscription(self, self.key_of(command[1])).run()
         if not over.goes_on:
             self._slots.append(over.last)
-            raise Goodbye
+            raise SessionEnd
         self._slots.append(await connection_commands.reset(self, command))
 
     def key_of(self, topic: bytes) -> QueueKey:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _ASIDE: Final = frozenset((b"PING", b"QUIT", b"RESET"))
 
 
-class Over(Exception):
+class SubscriptionEnd(Exception):
     """The end of a subscription. The connection is closed with the reply ``last``, unless it ``goes_on``."""
 
     def __init__(self, last: bytes = b"", *, goes_on: bool = False) -> None:
@@ -34,7 +34,7 @@ class Over(Exception):
 
 
 class RespSubscription:
-    """The subscription of a client. Call ``run``, which returns the end as ``Over``."""
+    """The subscription of a client. Call ``run``, which returns the end as ``SubscriptionEnd``."""
 
     def __init__(self, session: RespSession, key: QueueKey) -> None:
         self._session = session
@@ -43,12 +43,12 @@ class RespSubscription:
         self._settled = False  #: the client's last settlement is done
         self._expired = False  #: the client's token has expired
 
-    async def run(self) -> Over:
+    async def run(self) -> SubscriptionEnd:
         """Deliver messages until the subscription ends. The held message then returns to the front."""
         try:
             subscriber = self._session.subscribers.subscribe(self._key)
         except ServerError as problem:
-            return Over(error(f"failed to get next value: {problem}"))
+            return SubscriptionEnd(error(f"failed to get next value: {problem}"))
         expiry = Expiry(self._session.identity or UNRESTRICTED, self._session.engine.clock, self._expire)
         try:
             message = await self._first(subscriber)
@@ -57,12 +57,12 @@ class RespSubscription:
                 await self._link.writable()
                 word, delay_ms = await self._said()
                 message = await self._settle(subscriber, word, delay_ms)
-        except Over as over:
+        except SubscriptionEnd as over:
             return over
         except NextFailed as problem:
-            return Over(error(f"failed to get next value: {problem.reason}"))
+            return SubscriptionEnd(error(f"failed to get next value: {problem.reason}"))
         except ProtocolError as problem:
-            return Over(replies.broken(problem))
+            return SubscriptionEnd(replies.broken(problem))
         finally:
             expiry.cancel()
             await subscriber.close()
@@ -80,7 +80,7 @@ class RespSubscription:
     async def _settle(self, subscriber: Subscriber, word: MessageOutcome, delay_ms: int) -> TopicMessage:
         """Settle the held message, confirm it, and wait for the next one."""
         if subscriber.hold is None:  # the server stops and has released the message: the settlement must not be confirmed
-            raise Over
+            raise SubscriptionEnd
         self._settled = False
         answer = asyncio.ensure_future(subscriber.settle_and_next(word, delay_ms, self._confirm))
         await self._wait(subscriber, answer)
@@ -89,7 +89,7 @@ class RespSubscription:
         except NextFailed:
             raise
         except ServerError as problem:
-            raise Over(error(f"failed to {NAMES[word]}: {problem}")) from None
+            raise SubscriptionEnd(error(f"failed to {NAMES[word]}: {problem}")) from None
 
     def _confirm(self) -> None:
         self._settled = True
@@ -98,7 +98,7 @@ class RespSubscription:
 
     def _given(self, message: TopicMessage | None) -> TopicMessage:
         if message is None or self._link.gone:  # the server stops, or the client is disconnected: the message is released
-            raise Over
+            raise SubscriptionEnd
         return message
 
     async def _wait(self, subscriber: Subscriber, answer: asyncio.Future[TopicMessage | None]) -> None:
@@ -124,12 +124,12 @@ class RespSubscription:
             if command[0].upper() not in _ASIDE:
                 _read(command)  # an invalid command ends the subscription immediately
                 if self._link.ahead > limits.resp_ahead_bytes:
-                    raise Over(error("too much was sent ahead"))
+                    raise SubscriptionEnd(error("too much was sent ahead"))
                 break
             self._link.drop()
             self._answer(command)
         if self._link.gone:
-            raise Over
+            raise SubscriptionEnd
 
     async def _said(self) -> tuple[MessageOutcome, int]:
         """Return how the client settles its message, and the delay in ms."""
@@ -138,7 +138,7 @@ class RespSubscription:
             command = self._link.peek()
             if command is None:
                 if self._link.gone:
-                    raise Over
+                    raise SubscriptionEnd
                 await self._link.stir()
                 continue
             self._link.drop()
@@ -150,15 +150,15 @@ class RespSubscription:
 
     def _check_token(self) -> None:
         if self._expired:
-            raise Over(error("NOAUTH The token has expired. Get a new one, and connect again."))
+            raise SubscriptionEnd(error("NOAUTH The token has expired. Get a new one, and connect again."))
 
     def _answer(self, command: Command) -> None:
         """Answer a command that does not settle a message."""
         name = command[0].upper()
         if name == b"QUIT":
-            raise Over(OK)
+            raise SubscriptionEnd(OK)
         if name == b"RESET":
-            raise Over(goes_on=True)
+            raise SubscriptionEnd(goes_on=True)
         if self._in_time():
             self._link.write(connection_commands.ping(self._session, command))
 
@@ -173,13 +173,13 @@ class RespSubscription:
 
 
 def _read(command: Command) -> tuple[MessageOutcome, int]:
-    """Parse a command that settles a message. Raises Over."""
+    """Parse a command that settles a message. Raises SubscriptionEnd."""
     word = WORDS.get(command[0].upper())
     if len(command) > (2 if word is MessageOutcome.DACK else 1):
-        raise Over(error("invalid command"))
+        raise SubscriptionEnd(error("invalid command"))
     if word is None:
-        raise Over(error("invalid ack command"))
+        raise SubscriptionEnd(error("invalid ack command"))
     try:
         return word, delay_ms_of(command) if word is MessageOutcome.DACK else 0
     except InvalidInput as problem:
-        raise Over(error(str(problem))) from None
+        raise SubscriptionEnd(error(str(problem))) from None

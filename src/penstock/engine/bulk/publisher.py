@@ -16,7 +16,7 @@ from penstock.engine.bulk.stage_commands import TakeOverChunks
 from penstock.engine.jobs.push import Publish, StagedChunk
 from penstock.engine.maintenance.service import PeriodicService
 from penstock.engine.sharding.engine import ShardedEngine
-from penstock.engine.sharding.push import Pushing
+from penstock.engine.sharding.push import ShardedPush
 from penstock.store.contract import Search
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ log = structlog.get_logger("penstock.stages")
 _UNDER_WAY: Final = 2
 
 
-class Naming(Pushing):
+class NamedChunkPush(ShardedPush):
     """Publishes a chunk whose jobs have names, which are checked on all shards."""
 
     def __init__(self, sharded: ShardedContext, entry: BulkRecord, part: StagedChunk) -> None:
@@ -127,7 +127,7 @@ class Publisher(PeriodicService):
 
     async def _publish_named(self, sharded: ShardedContext, entry: BulkRecord, parts: Sequence[StagedChunk]) -> None:
         for part in parts:
-            await Naming(sharded, entry, part).run()
+            await NamedChunkPush(sharded, entry, part).run()
             # If all names are taken on other shards, there was nothing to push here.
             await self._engine.run(Publish(entry, [part._replace(jobs=())], rows=len(part.jobs)))
 

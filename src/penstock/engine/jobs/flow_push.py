@@ -13,7 +13,7 @@ from penstock.engine.jobs.build import create_queue
 from penstock.engine.jobs.push import PushAcross, make_one, permitted
 from penstock.engine.jobs.uniqueness import ExistingJobs
 from penstock.engine.queues.admin import MoveBatch
-from penstock.engine.sharding.push import Pushing, check_shard, why
+from penstock.engine.sharding.push import ShardedPush, check_shard, why
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +85,7 @@ async def _check(work: UnitOfWork, names: ExistingJobs, command: PushFlow) -> No
 # On several shards.
 
 
-class _FlowPushing(Pushing):
+class _ShardedFlowPush(ShardedPush):
     """The part of a flow that is pushed to one shard."""
 
     async def _push(self, shard: int, items: Sequence[Item], permit: Permit) -> None:
@@ -110,7 +110,7 @@ async def push_flow_on_shards(sharded: ShardedContext, command: PushFlow) -> lis
     pushed: list[list[JobRecord]] = []
     for _, parts in runs:
         try:
-            pushed += await _FlowPushing(sharded, parts, None).run()
+            pushed += await _ShardedFlowPush(sharded, parts, None).run()
         except OutcomeUnknown as error:
             if len(runs) == 1:
                 raise

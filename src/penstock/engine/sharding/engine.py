@@ -50,7 +50,7 @@ from penstock.engine.queues.crons import RemoveCron, SaveCron
 from penstock.engine.queues.push_subscriptions import RemoveSubscription
 from penstock.engine.queues.webhooks import AddWebhook, EnableWebhook, RemoveWebhook
 from penstock.engine.sharding.name_registry import NameRegistry
-from penstock.engine.sharding.push import Pushing, is_plain
+from penstock.engine.sharding.push import ShardedPush, is_plain
 from penstock.engine.sharding.rebalancer import Rebalancer
 from penstock.engine.sharding.remote_dependencies import Auditor, CancelIdle, Relayer
 from penstock.engine.submit import submit_chain
@@ -602,12 +602,12 @@ class ShardedEngine:
         await self._patiently(attempt)
 
     async def _push(self, command: Push) -> list[JobRecord]:
-        (jobs,) = await Pushing(self, [(command.queue, command.jobs)], None, command.room).run()
+        (jobs,) = await ShardedPush(self, [(command.queue, command.jobs)], None, command.room).run()
         return jobs
 
     async def _push_across(self, command: PushAcross) -> list[list[JobRecord]]:
         """Push to several queues: all or none on each shard, the jobs of each part in order."""
-        return await Pushing(self, command.parts, command.asked_ms).run()
+        return await ShardedPush(self, command.parts, command.asked_ms).run()
 
     def limit_namespaces(self, pool_shares: Shares) -> None:
         """Set the shares of each pool, for each namespace."""

@@ -85,7 +85,7 @@ def check_shard(engine: EngineContext, shard: int) -> None:
         raise StorageFailed(f"Shard {shard} is down. {error}") from error
 
 
-class Pushing:
+class ShardedPush:
     """One push in progress. ``asked_ms``: for a push to several queues, see PushAcross.
 
     ``room``: for one queue, see Push.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.core.webhook import WebhookRecord
     from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
-    from penstock.store.contract import Parcel
+    from penstock.store.contract import MovedJob
 
 
 #: How many jobs a rate limit still allows, and since when (steady ms).
@@ -76,12 +76,12 @@ class ImportJobs(_OnTheMove, Command[None]):
     ``later_ms``: how far the clock of this shard is ahead, plus the time by which leases are extended.
     """
 
-    __slots__ = ("attempt", "key", "later_ms", "parcels")
+    __slots__ = ("attempt", "key", "later_ms", "moved_jobs")
 
-    def __init__(self, key: QueueKey, attempt: int, parcels: Sequence[Parcel], later_ms: int) -> None:
+    def __init__(self, key: QueueKey, attempt: int, moved_jobs: Sequence[MovedJob], later_ms: int) -> None:
         self.key = key
         self.attempt = attempt
-        self.parcels = parcels
+        self.moved_jobs = moved_jobs
         self.later_ms = later_ms
 
 
@@ -260,37 +260,37 @@ async def import_jobs(_engine: EngineContext, work: UnitOfWork, commands: Sequen
         queue = _on_its_way(work, command, MoveStep.ARRIVING)
         if queue is None:
             continue
-        known = await work.tx.job_known([parcel.job.id for parcel in command.parcels])
-        parcels = [parcel for parcel in command.parcels if parcel.job.id not in known]
-        if parcels:
-            await _write(work, queue, parcels, command.later_ms)
+        known = await work.tx.job_known([moved.job.id for moved in command.moved_jobs])
+        moved_jobs = [moved for moved in command.moved_jobs if moved.job.id not in known]
+        if moved_jobs:
+            await _write(work, queue, moved_jobs, command.later_ms)
         work.answer(command, None)
 
 
-async def _write(work: UnitOfWork, queue: Queue, parcels: Sequence[Parcel], later_ms: int) -> None:
-    named = [(queue.namespace_number, parcel.job.custom_id) for parcel in parcels if parcel.job.custom_id is not None]
+async def _write(work: UnitOfWork, queue: Queue, moved_jobs: Sequence[MovedJob], later_ms: int) -> None:
+    named = [(queue.namespace_number, moved.job.custom_id) for moved in moved_jobs if moved.job.custom_id is not None]
     taken = await work.tx.job_find_custom(named) if named else {}
     jobs: list[JobRecord] = []
-    for parcel in parcels:
+    for moved in moved_jobs:
         # A job that has a name on this shard already keeps it; the other job is found by its id only.
-        name = parcel.job.custom_id
+        name = moved.job.custom_id
         own = None if name is None or (queue.namespace_number, name) in taken else name
         jobs.append(
             msgspec.structs.replace(
-                parcel.job,
+                moved.job,
                 namespace=queue.namespace_number,
                 queue=queue.number,
                 custom_id=own,
-                lease_until=_later(parcel.job.lease_until, later_ms),
-                deadline=_later(parcel.job.deadline, later_ms),
+                lease_until=_later(moved.job.lease_until, later_ms),
+                deadline=_later(moved.job.deadline, later_ms),
             )
         )
-    await work.tx.job_insert([(job, parcel.payload) for job, parcel in zip(jobs, parcels, strict=True)])
-    if results := [(parcel.job.id, parcel.result) for parcel in parcels if parcel.result is not None]:
+    await work.tx.job_insert([(job, moved.payload) for job, moved in zip(jobs, moved_jobs, strict=True)])
+    if results := [(moved.job.id, moved.result) for moved in moved_jobs if moved.result is not None]:
         await work.tx.result_save(results)
-    if logs := [(parcel.job.id, parcel.logs) for parcel in parcels if parcel.logs]:
+    if logs := [(moved.job.id, moved.logs) for moved in moved_jobs if moved.logs]:
         await work.tx.log_insert(logs)
-    if needs := [need for parcel in parcels for need in parcel.needs]:
+    if needs := [need for moved in moved_jobs for need in moved.needs]:
         await work.tx.need_add(needs)
 
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from penstock.core.queue import Queue
     from penstock.core.sharding import Layout
     from penstock.engine.context import EngineContext, ShardedContext
-    from penstock.store.contract import Parcel
+    from penstock.store.contract import MovedJob
 
 log = structlog.get_logger("penstock.rebalance")
 
@@ -326,12 +326,12 @@ class Rebalancer(PeriodicService):
                 ids = [place.id for place in page]
                 while ids:
                     await self._keep_lead()
-                    parcels, ids = await self._pack(source, ids)
+                    moved_jobs, ids = await self._pack(source, ids)
                     if len(writing) >= limits.move_slices_max:
                         await writing.popleft()
-                    if parcels:  # the next ones are read while these are written
-                        writing.append(target.run(ImportJobs(queue.key, queue.move.attempt, parcels, later_ms)))
-                        highest = max(highest, *(max(each.job.id, each.job.position, each.job.token) for each in parcels))
+                    if moved_jobs:  # the next ones are read while these are written
+                        writing.append(target.run(ImportJobs(queue.key, queue.move.attempt, moved_jobs, later_ms)))
+                        highest = max(highest, *(max(each.job.id, each.job.position, each.job.token) for each in moved_jobs))
                 if len(page) < limits.select_jobs_max:
                     break
                 after = page[-1]
@@ -342,16 +342,16 @@ class Rebalancer(PeriodicService):
         return highest
 
     @staticmethod
-    async def _pack(source: EngineContext, ids: list[int]) -> tuple[list[Parcel], list[int]]:
+    async def _pack(source: EngineContext, ids: list[int]) -> tuple[list[MovedJob], list[int]]:
         """Read the first of some jobs; return them, and the ids of the others. Damaged ones are moved to quarantine."""
         some = ids[: limits.move_slice_jobs]
-        parcels = await source.store.job_export(some)
-        read = {parcel.job.id for parcel in parcels}
-        reached = some.index(parcels[-1].job.id) + 1 if parcels else len(some)  # the others may be too large
+        moved_jobs = await source.store.job_export(some)
+        read = {moved.job.id for moved in moved_jobs}
+        reached = some.index(moved_jobs[-1].job.id) + 1 if moved_jobs else len(some)  # the others may be too large
         damaged = [job_id for job_id in some[:reached] if job_id not in read]
         if damaged:
             await source.run(CheckUnreadable(damaged))
-        return parcels, ids[reached:]
+        return moved_jobs, ids[reached:]
 
     async def _copy_groups(self, source: EngineContext, target: EngineContext, queue: Queue) -> None:
         """Copy the settings of the groups of a queue, after its jobs."""

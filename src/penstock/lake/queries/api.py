@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.lake.location import CARD, LakeMissing, fitted
+from penstock.lake.location import LAKE_INFO, LakeMissing, fitted
 from penstock.lake.queries.backlog import backlog
 from penstock.lake.queries.backlog_forecast import drains
 from penstock.lake.queries.delta_log import days_of, highest, rows_of
@@ -359,7 +359,7 @@ class Insights:
     def _histories(self) -> dict[str, str]:
         """Return the history of these events, for each shard; empty for a lake of an earlier version."""
         try:
-            found = json.loads(self.lake.text(CARD) or "{}").get("histories", {})
+            found = json.loads(self.lake.text(LAKE_INFO) or "{}").get("histories", {})
             return {str(shard): str(history) for shard, history in found.items()}
         except (ValueError, AttributeError):  # another program has changed it; the pipeline reports that when it runs
             return {}

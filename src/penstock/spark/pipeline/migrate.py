@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.lake.maintenance import forgotten_before
 from penstock.lake.tables import ATTEMPTS, LATENCY, MINUTES, TENANTS
 from penstock.spark.pipeline.build import rebuild
-from penstock.spark.pipeline.card import FORMAT, note_format
+from penstock.spark.pipeline.lake_info import FORMAT, note_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,7 +24,7 @@ from penstock.spark.errors import is_passing, ours
 from penstock.spark.http_client import BulkClient
 from penstock.spark.journal import Positions, Range, fetch_range, ranges_of
 from penstock.spark.pipeline.build import rebuild
-from penstock.spark.pipeline.card import LOCK, LakeInvalid, histories_of, note_format, note_histories, open_card
+from penstock.spark.pipeline.lake_info import LOCK, LakeInvalid, histories_of, note_format, note_histories, open_lake_info
 from penstock.spark.pipeline.migrate import migrate
 from penstock.spark.pipeline.tasks import fetch, remake
 from penstock.spark.pipeline.worker_snapshot import look
@@ -82,7 +82,7 @@ class Builder:
         self._most = batch_events
         self._fault = fault
         self._wire = BulkClient(options)
-        self._histories: dict[str, str] | None = None  #: of the shards, as in the lake's card; None: not read yet
+        self._histories: dict[str, str] | None = None  #: of the shards, as in the lake's ``lake.json``; None: not read yet
 
     def close(self) -> None:
         """Close connections."""
@@ -94,7 +94,7 @@ class Builder:
         Returns how many events of that batch were quarantined. Raises LakeInvalid.
         """
         lake = self._lake
-        made_as = open_card(lake, self._options.namespace)
+        made_as = open_lake_info(lake, self._options.namespace)
         for table in TABLES.values():
             if not table.is_replaced:
                 lake.ensure(table)

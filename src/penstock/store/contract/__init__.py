@@ -13,12 +13,12 @@ from this package, not from its modules, which import from each other.
 """
 
 from penstock.store.contract.bulk_records import Search
-from penstock.store.contract.cluster import Take
+from penstock.store.contract.cluster import QuotaCount
 from penstock.store.contract.health import StoreStatus
 from penstock.store.contract.job_data import LogEntry
 from penstock.store.contract.jobs import FinishedMinutes, Page, Place, Selection
 from penstock.store.contract.journal import Follower, JournalBlock, JournalPage
-from penstock.store.contract.queue_moves import Parcel, Whereabouts
+from penstock.store.contract.queue_moves import JobPlace, MovedJob
 from penstock.store.contract.ready_lists import BufferLogs, ReadyLists
 from penstock.store.contract.store import Store, Transaction
 from penstock.store.contract.types import Capabilities, Horizon
@@ -29,18 +29,18 @@ __all__ = [
     "FinishedMinutes",
     "Follower",
     "Horizon",
+    "JobPlace",
     "JournalBlock",
     "JournalPage",
     "LogEntry",
+    "MovedJob",
     "Page",
-    "Parcel",
     "Place",
+    "QuotaCount",
     "ReadyLists",
     "Search",
     "Selection",
     "Store",
     "StoreStatus",
-    "Take",
     "Transaction",
-    "Whereabouts",
 ]

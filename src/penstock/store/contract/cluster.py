@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Take(NamedTuple):
+class QuotaCount(NamedTuple):
     """Jobs of a namespace that are to be counted against its quota."""
 
     namespace: str
@@ -32,7 +32,7 @@ class ClusterStore(Protocol):
         Returns the term: it grows whenever the leader changes.
         """
 
-    async def quota_take(self, takes: Sequence[Take]) -> list[int]:
+    async def quota_take(self, takes: Sequence[QuotaCount]) -> list[int]:
         """Count jobs against quotas, in order: each take as a whole or, if its quota has no room, not at all.
 
         Returns for each 0, or the ms until there is room. All servers of the store share the counts. They are not part of

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from penstock.store.contract.job_data import LogEntry
 
 
-class Whereabouts(NamedTuple):
+class JobPlace(NamedTuple):
     """The queue of a job, and the state of that queue's move here."""
 
     step: MoveStep
     queue: QueueKey
 
 
-class Parcel(NamedTuple):
+class MovedJob(NamedTuple):
     """A job with all its data, moving to another shard."""
 
     job: JobRecord
@@ -98,11 +98,11 @@ class QueueMoveReads(Protocol):
     async def stores_known(self) -> list[int]:
         """Return the number of stores that each running server of this store uses."""
 
-    async def job_export(self, ids: Sequence[int]) -> list[Parcel]:
+    async def job_export(self, ids: Sequence[int]) -> list[MovedJob]:
         """Read jobs with all their data, in the order of the ids, on its own connection.
 
         Unknown and damaged ones are left out. Jobs beyond ``claim_batch_bytes_max`` are left out, too.
         """
 
-    async def job_places(self, ids: Sequence[int]) -> dict[int, Whereabouts]:
+    async def job_places(self, ids: Sequence[int]) -> dict[int, JobPlace]:
         """Find which of some jobs are in this store, in which queues, and the state of the moves of these queues."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from asyncpg import Connection
 
-    from penstock.store.contract import Take
+    from penstock.store.contract import QuotaCount
     from penstock.store.postgres.clock import ShardClock
 
 _TAKE = "select quota_take($1::text[], $2::bigint[], $3::bigint[], $4)"
@@ -42,7 +42,7 @@ class QuotaCounter:
         self._turn = asyncio.Lock()
         self._forget_at = 0
 
-    async def take(self, takes: Sequence[Take]) -> list[int]:
+    async def take(self, takes: Sequence[QuotaCount]) -> list[int]:
         """See ``contract.Store.quota_take``."""
         # A name that the database cannot store: the push will be refused, nothing is counted.
         order = sorted(

@@ -13,7 +13,7 @@ from penstock.core.job import Delivery, JobRecord, Payload
 from penstock.core.lifecycle import State
 from penstock.core.queue import MoveStep, QueueKey
 from penstock.store.bounded_list import ORDER, BoundedList
-from penstock.store.contract import FinishedMinutes, JournalBlock, LogEntry, Page, Parcel, Place, Selection, Whereabouts
+from penstock.store.contract import FinishedMinutes, JobPlace, JournalBlock, LogEntry, MovedJob, Page, Place, Selection
 from penstock.store.journal_pages import PageReader
 from penstock.store.postgres import rows
 
@@ -137,7 +137,7 @@ def _first(wanted: Sequence[int], sizes: dict[int, int]) -> list[int]:
     return chosen
 
 
-async def export(db: Connection, wanted: Sequence[int]) -> list[Parcel]:
+async def export(db: Connection, wanted: Sequence[int]) -> list[MovedJob]:
     """Read jobs with all their data, in the order of the ids, up to a number of bytes."""
     chosen = _first(wanted, dict(await db.fetch(_WEIGHTS, wanted)))
     bodies = {row[0]: rows.read_job_body(row) for row in await db.fetch(_BODIES, chosen)}
@@ -150,16 +150,16 @@ async def export(db: Connection, wanted: Sequence[int]) -> list[Parcel]:
         each = rows.read_dependency(row)
         needed.setdefault(each.job, []).append(each)
     return [
-        Parcel(*bodies[job_id], results.get(job_id), lines.get(job_id, ()), needed.get(job_id, ()))
+        MovedJob(*bodies[job_id], results.get(job_id), lines.get(job_id, ()), needed.get(job_id, ()))
         for job_id in chosen
         if job_id in bodies
     ]
 
 
-async def places(db: Connection, wanted: Sequence[int]) -> dict[int, Whereabouts]:
+async def places(db: Connection, wanted: Sequence[int]) -> dict[int, JobPlace]:
     """Find which jobs are here, in which queues, and the state of the moves of these queues."""
     found = await db.fetch(_PLACES, wanted)
-    return {job_id: Whereabouts(MoveStep(step), QueueKey(*key)) for job_id, step, *key in found}
+    return {job_id: JobPlace(MoveStep(step), QueueKey(*key)) for job_id, step, *key in found}
 
 
 async def result(db: Connection, job_id: int) -> bytes | None:

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.store import contract
     from penstock.store.contract import (
+        QuotaCount,
         Store,
-        Take,
     )
 
 log = structlog.get_logger("penstock.store")
@@ -338,7 +338,7 @@ class PostgresStore(PostgresStoreReads):
         term: int | None = await self._ask(lambda db: db.fetchval(_LEAD, name, self.server, for_ms, counted))
         return term
 
-    async def quota_take(self, takes: Sequence[Take]) -> list[int]:
+    async def quota_take(self, takes: Sequence[QuotaCount]) -> list[int]:
         self.check_writable(grows=False)  # fail at once instead of waiting for a connection that cannot be opened
         return await self._quotas.take(takes)
 

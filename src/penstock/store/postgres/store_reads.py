@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from penstock.core.webhook import WebhookRecord
     from penstock.store.contract import (
         FinishedMinutes,
+        JobPlace,
         JournalBlock,
         JournalPage,
         LogEntry,
+        MovedJob,
         Page,
-        Parcel,
         Place,
         Search,
         Selection,
         StoreStatus,
-        Whereabouts,
     )
 
 _END = "select seq + count from journal order by block desc limit 1"
@@ -75,10 +75,10 @@ class PostgresStoreReads(CatalogReads[PostgresCatalog]):
     async def name_find(self, namespace: str, names: Sequence[str]) -> dict[str, int]:
         return await self._read(lambda db: reads.named(db, namespace, names))  # type: ignore[no-any-return]
 
-    async def job_export(self, ids: Sequence[int]) -> list[Parcel]:
+    async def job_export(self, ids: Sequence[int]) -> list[MovedJob]:
         return await self._read(lambda db: reads.export(db, ids))  # type: ignore[no-any-return]
 
-    async def job_places(self, ids: Sequence[int]) -> dict[int, Whereabouts]:
+    async def job_places(self, ids: Sequence[int]) -> dict[int, JobPlace]:
         return await self._read(lambda db: reads.places(db, ids))  # type: ignore[no-any-return]
 
     async def job_select(self, selection: Selection) -> list[Place]:

@@ -17,7 +17,7 @@ from penstock.core.errors import StorageFailed
 from penstock.core.job import Delivery, JobRecord, Payload
 from penstock.core.lifecycle import State
 from penstock.store.bounded_list import ORDER, BoundedList
-from penstock.store.contract import FinishedMinutes, JournalBlock, LogEntry, Page, Parcel, Place, Selection
+from penstock.store.contract import FinishedMinutes, JournalBlock, LogEntry, MovedJob, Page, Place, Selection
 from penstock.store.journal_pages import PageReader
 from penstock.store.sqlite import rows
 
@@ -179,7 +179,7 @@ def select(db: apsw.Connection, wanted: Selection) -> list[Place]:
     return [Place(*row) for row in db.execute(_SELECT[wanted.state], bounds)]
 
 
-def export(db: apsw.Connection, wanted: Sequence[int]) -> list[Parcel]:
+def export(db: apsw.Connection, wanted: Sequence[int]) -> list[MovedJob]:
     """Read jobs with all their data, in the order of the ids. Damaged ones are left out."""
     try:
         bodies = _bodies(db, wanted)
@@ -195,7 +195,7 @@ def export(db: apsw.Connection, wanted: Sequence[int]) -> list[Parcel]:
         each = rows.read_dependency(row)
         needed.setdefault(each.job, []).append(each)
     return [
-        Parcel(job, payload, results.get(job.id), lines.get(job.id, ()), needed.get(job.id, ())) for job, payload in bodies
+        MovedJob(job, payload, results.get(job.id), lines.get(job.id, ()), needed.get(job.id, ())) for job, payload in bodies
     ]
 
 

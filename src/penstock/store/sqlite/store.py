@@ -20,8 +20,8 @@ from penstock.store.contract import (
     Capabilities,
     Follower,
     Horizon,
+    QuotaCount,
     StoreStatus,
-    Take,
 )
 from penstock.store.data_directory import (
     BALLAST_BYTES_MAX,
@@ -396,7 +396,7 @@ class SqliteStore(SqliteStoreReads):
     async def lead(self, _name: str, _for_ms: int) -> int | None:
         return 1
 
-    async def quota_take(self, takes: Sequence[Take]) -> list[int]:
+    async def quota_take(self, takes: Sequence[QuotaCount]) -> list[int]:
         """Count in memory: there is only one server, and its counts may be lost when it stops."""
         return [self._quota_take(*take) for take in takes]
 

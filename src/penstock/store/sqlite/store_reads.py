@@ -9,15 +9,15 @@ from penstock.core.errors import JobQuarantined, StorageFailed
 from penstock.core.queue import MoveStep, QueueKey
 from penstock.store.catalog import CatalogReads
 from penstock.store.contract import (
+    JobPlace,
     JournalBlock,
     JournalPage,
     LogEntry,
+    MovedJob,
     Page,
-    Parcel,
     Place,
     Search,
     Selection,
-    Whereabouts,
 )
 from penstock.store.sqlite import (
     bulk_records,
@@ -90,12 +90,12 @@ class SqliteStoreReads(CatalogReads[SqliteCatalog]):
         )
         return dict(found)
 
-    async def job_export(self, ids: Sequence[int]) -> list[Parcel]:
+    async def job_export(self, ids: Sequence[int]) -> list[MovedJob]:
         return await self.readers.run(lambda db: reads.export(db, ids))
 
-    async def job_places(self, ids: Sequence[int]) -> dict[int, Whereabouts]:
+    async def job_places(self, ids: Sequence[int]) -> dict[int, JobPlace]:
         found = self.db.executemany(_PLACES, [(job_id,) for job_id in ids])
-        return {job_id: Whereabouts(MoveStep(step), QueueKey(*key)) for job_id, step, *key in found}
+        return {job_id: JobPlace(MoveStep(step), QueueKey(*key)) for job_id, step, *key in found}
 
     async def job_select(self, selection: Selection) -> list[Place]:
         return await self.readers.run(lambda db: reads.select(db, selection))

@@ -23,7 +23,7 @@ LOG_EVERY_S: Final = 60.0
 LOGGED_MAX: Final = 1_000
 
 
-class Deferring:
+class UnknownTaskPolicy:
     """Decides what happens to a job whose task this worker does not have.
 
     ``timeout``: after so many seconds in which no worker had the task, the job is dead. ``tasks``: the tasks of this worker.
