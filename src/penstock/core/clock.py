@@ -256,7 +256,7 @@ async def yield_to_loop(rounds: int = 25) -> None:
 class TimeSlice:
     """A limit for the time that one loop occupies the event loop.
 
-    Check ``is_over`` after each step, and call ``rest`` when it is true.
+    Check ``is_over`` after each step, and call ``yield_if_over`` when it is true.
     """
 
     __slots__ = ("_clock", "_ends_at")
@@ -274,7 +274,7 @@ class TimeSlice:
         """Return whether the slice has lasted ``limits.slice_ms``."""
         return self._clock.stopwatch() >= self._ends_at
 
-    async def rest(self) -> None:
+    async def yield_if_over(self) -> None:
         """If the slice is over, yield to other tasks and start a new slice."""
         if self.is_over:
             await yield_to_loop(1)

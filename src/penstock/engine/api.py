@@ -39,7 +39,7 @@ class ReadyListsApi(Protocol):
     """The ready lists of a shard."""
 
     @property
-    def lent(self) -> int:
+    def jobs_handed_out(self) -> int:
         """Number of jobs that were handed out from lists since the start."""
 
     @property

@@ -238,7 +238,7 @@ class Batcher:
         if work.deferred:
             self._pending.put_first(work.deferred)
         if self._signals.before_answers.subscribers and (
-            work.reconfigured or ((lists := work.tx.ready_lists) is not None and lists.heated)
+            work.reconfigured or ((lists := work.tx.ready_lists) is not None and lists.hot_after_commit)
         ):
             await self._signals.before_answers.emit(work)
         self._announce(work)

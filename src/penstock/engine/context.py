@@ -80,7 +80,7 @@ class ReadyListServer(ReadyListsApi, Protocol):
     def serve(self, work: UnitOfWork, queue: Queue, newcomers: Sequence[Claim], /) -> None:
         """Take over the claims at a queue once the work is committed."""
 
-    def warm(self, work: UnitOfWork, queue: Queue, claimed: int, /) -> None:
+    def count_claimed(self, work: UnitOfWork, queue: Queue, claimed: int, /) -> None:
         """Count jobs that were claimed from the store."""
 
     async def begin_lists(self, generation: int, /) -> bool:

@@ -187,10 +187,10 @@ class Engine:
             await self.buffer.close()
         if self.ready_cache is not None:
             await self.ready_cache.close()
-        await self.rest()
+        await self.stop_services()
         await self._batcher.close()
 
-    async def rest(self) -> None:
+    async def stop_services(self) -> None:
         """Stop the timer and the maintenance services, until the next ``start``."""
         for service in self._services:
             await service.stop()

@@ -309,7 +309,7 @@ async def test_a_batch_is_bounded_in_bytes_too(engine: Engine) -> None:
 async def test_expired_jobs_in_front_hide_no_job_behind_them(engine: Engine, clock: ManualClock, wait_ms: int) -> None:
     await push_many(engine, limits.sweep_jobs_max + 5, ttl=1_000, priority=9)
     job = await push(engine)
-    await engine.rest()  # as if the server had been down when they expired
+    await engine.stop_services()  # as if the server had been down when they expired
     await clock.advance(2_000)
     assert (await claim_job(engine, wait_ms=wait_ms)).id == job.id
 

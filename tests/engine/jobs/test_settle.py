@@ -243,7 +243,7 @@ async def test_a_heartbeat_in_the_moment_the_lease_ends_is_heard_first(engine: E
 async def test_after_a_long_silence_of_the_server_itself_heartbeats_get_a_chance(engine: Engine, clock: ManualClock) -> None:
     alive, silent = await push_many(engine, 2)
     await claim_all(engine)
-    await engine.rest()
+    await engine.stop_services()
     await clock.advance(45_000)  # as if the process had been suspended
     engine.start()
     await push(engine)  # the first thing that happens afterwards does not judge the leases yet
@@ -308,7 +308,7 @@ async def test_every_silence_of_the_server_gives_heartbeats_a_chance(engine: Eng
     for _ in range(2):
         job = await push(engine)
         await claim_job(engine)
-        await engine.rest()
+        await engine.stop_services()
         await clock.advance(45_000)
         engine.start()
         assert await renew(engine, job) is None

@@ -162,8 +162,8 @@ async def test_services_run_by_themselves_and_can_be_stopped_twice(engine: Engin
     engine.start()
     await clock.advance(5_000)
     assert engine.store.totals() == StateCounts(completed=10)
-    await engine.rest()
-    await engine.rest()
+    await engine.stop_services()
+    await engine.stop_services()
 
 
 async def test_many_that_died_together_and_are_exhausted_do_not_hide_those_behind_them(

@@ -68,7 +68,7 @@ def buffer_of(engine: Engine) -> EnqueueBuffer:
 
 
 def copies_of(engine: Engine) -> BufferCopies:
-    copies = buffer_of(engine).buffers
+    copies = buffer_of(engine).copies
     assert copies is not None
     return copies
 

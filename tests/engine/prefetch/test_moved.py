@@ -83,7 +83,7 @@ async def test_a_hot_queue_moves_with_all_its_jobs(
         held += await take(fleet, clock, 3)
         ready_cache = fleet.engines[0].ready_cache
         assert ready_cache is not None
-        assert ready_cache.lent == 3
+        assert ready_cache.jobs_handed_out == 3
         await rebalance(fleet, clock, 3)
         rest = await take(fleet, clock, 200)
         assert [job.id for job in held + rest] == [job.id for job in pushed]

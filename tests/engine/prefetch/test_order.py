@@ -88,7 +88,7 @@ async def test_a_pull_that_began_before_a_list_was_made_gets_nothing_behind_it(
     around_read(b, before=make_the_list)
     second = await claim_all(b, 1)
     assert ids(first + second) == ids(expected[:2])
-    assert ready_cache(b).lent == 1
+    assert ready_cache(b).jobs_handed_out == 1
     assert ready_cache(a).generation == 0
 
 

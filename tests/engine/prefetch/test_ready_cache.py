@@ -50,9 +50,9 @@ async def heat(engine: Engine, count: int = 100) -> list[JobRecord]:
 
 async def take_fast(engine: Engine, count: int = 1) -> list[JobRecord]:
     """Take jobs that must come from a list."""
-    before = ready_cache(engine).lent
+    before = ready_cache(engine).jobs_handed_out
     taken = await claim_all(engine, count)
-    assert ready_cache(engine).lent == before + len(taken) > before
+    assert ready_cache(engine).jobs_handed_out == before + len(taken) > before
     return taken
 
 
@@ -97,7 +97,7 @@ async def test_nobody_gets_a_job_that_somebody_else_has(pair: Pair) -> None:
 
     await asyncio.gather(*(work(engine) for engine in pair for _ in range(4)))
     assert sorted(taken) == sorted(ids(expected))
-    assert sum(ready_cache(engine).lent for engine in pair) > 500
+    assert sum(ready_cache(engine).jobs_handed_out for engine in pair) > 500
 
 
 async def test_a_later_job_of_higher_priority_goes_first(pair: Pair) -> None:
@@ -337,11 +337,11 @@ async def test_many_at_once_are_handed_out_by_the_database(pair: Pair) -> None:
     a, _ = pair
     expected = await heat(a, 600)
     await take_fast(a)
-    before = ready_cache(a).lent
+    before = ready_cache(a).jobs_handed_out
     taken = await claim_all(a, 100)
     taken += await claim_all(a, 100)
     assert ids(taken) == ids(expected[1:201])
-    assert ready_cache(a).lent == before
+    assert ready_cache(a).jobs_handed_out == before
     assert len(await claim_all(a, 1)) == 1
 
 
@@ -364,9 +364,9 @@ async def test_a_queue_with_a_paused_group_is_served_without_a_list(pair: Pair) 
     await push(a, group_id="g", priority=9)
     await b.run(ConfigureGroup(QUEUE, "g", lambda old, _: msgspec.structs.replace(old, paused=True)))
     assert ids(await claim_all(a, 3)) == ids(expected[1:4])
-    before = ready_cache(a).lent
+    before = ready_cache(a).jobs_handed_out
     assert ids(await claim_all(b, 3)) == ids(expected[4:7])
-    assert ready_cache(a).lent == before
+    assert ready_cache(a).jobs_handed_out == before
     assert ready_cache(a).depth(QUEUE) == 0
 
 
@@ -451,9 +451,9 @@ async def test_a_failover_by_sentinel(shard: str) -> None:
             held += await claim_all(a, 3)
             await until(lambda: replica.client().info("replication")["role"] == "master")
             await everything_comes_once((a, b), expected, held)
-            before = ready_cache(a).lent
+            before = ready_cache(a).jobs_handed_out
             async with asyncio.timeout(60):  # and lists are made again
-                while ready_cache(a).lent == before:
+                while ready_cache(a).jobs_handed_out == before:
                     await ack_all(a, await heat_again(a))
 
 

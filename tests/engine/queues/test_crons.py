@@ -382,7 +382,7 @@ async def test_missed_ticks_can_be_made_up_for_once(engine: Engine, store: Sqlit
 async def test_a_busy_server_fires_a_little_late_and_once(engine: Engine, clock: ManualClock) -> None:
     await clock.advance(limits.cron_late_ms_max)
     await add(engine, every=1_000, prevent_overlap=False)
-    await engine.rest()
+    await engine.stop_services()
     await clock.advance(1_000 + limits.cron_late_ms_max)
     engine.start()
     await clock.advance(0)
@@ -392,7 +392,7 @@ async def test_a_busy_server_fires_a_little_late_and_once(engine: Engine, clock:
 
 async def test_a_tick_that_is_too_late_is_missed(engine: Engine, clock: ManualClock) -> None:
     await add(engine, every=1_000)
-    await engine.rest()
+    await engine.stop_services()
     await clock.advance(1_001 + limits.cron_late_ms_max)
     engine.start()
     await clock.advance(0)

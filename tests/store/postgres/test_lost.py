@@ -221,7 +221,7 @@ async def test_who_waits_for_an_end_is_told_although_the_server_was_cut_off_then
 
 async def test_a_lead_ends_by_itself_if_it_is_not_renewed(shard: str) -> None:
     async with engine_on(shard) as engine:
-        await engine.rest()
+        await engine.stop_services()
         changes: list[bool] = []
         engine.signals.leadership_changed.subscribe(lambda: changes.append(engine.leads))
         engine.take_lead(1, engine.clock.steady_ms() + 50)

@@ -256,7 +256,7 @@ class EventStream:
             for outgoing in event_rendering.outgoing_events(self._placed(read, shard), self._kinds, self._last[shard]):
                 if self._reader.concerns(outgoing):
                     found.append(self._reader.render(outgoing))
-                await piece.rest()
+                await piece.yield_if_over()
         self._last[shard] = max(self._last[shard], page.following - 1)
 
     def _placed(self, block: JournalBlock, shard: int) -> JournalBlock:

@@ -148,16 +148,16 @@ class Metrics:
         if all(each.ready_cache is None and each.buffer is None for _, each in engines):
             return
         up = GaugeMetricFamily("penstock_redis_up", "0 while Redis is not used.", labels=["shard"])
-        lent = CounterMetricFamily("penstock_fast_jobs_total", "Jobs handed out from ready lists.", labels=["shard"])
+        handed_out = CounterMetricFamily("penstock_fast_jobs_total", "Jobs handed out from ready lists.", labels=["shard"])
         buffered = GaugeMetricFamily("penstock_buffer_jobs", "Jobs in the enqueue buffer, not stored yet.", labels=["shard"])
         for number, each in engines:
             if each.ready_cache is not None:
                 up.add_metric([number], int(each.ready_cache.is_reachable))
-                lent.add_metric([number], each.ready_cache.lent)
+                handed_out.add_metric([number], each.ready_cache.jobs_handed_out)
             if each.buffer is not None:
                 buffered.add_metric([number], each.buffer.jobs)
         yield up
-        yield lent
+        yield handed_out
         yield buffered
 
     def _queues(self) -> Iterator[Metric]:

@@ -55,7 +55,7 @@ OUT_OF_REACH_MS: Final = 40_000
 class EnqueueBuffer:
     """The enqueue buffer of one engine.
 
-    ``directory``: where its log is. ``identity``: that of the shard, when it is known. ``buffers``: the copies in Redis;
+    ``directory``: where its log is. ``identity``: that of the shard, when it is known. ``copies``: the copies in Redis;
     None: there is no Redis, so no new pushes are buffered and the log is only stored. ``accept_loss``: continue without
     records that were answered and are missing in the log.
     """
@@ -65,7 +65,7 @@ class EnqueueBuffer:
         engine: EngineContext,
         directory: Path,
         identity: Callable[[], str],
-        buffers: BufferCopies | None,
+        copies: BufferCopies | None,
         *,
         accept_loss: bool = False,
     ) -> None:
@@ -74,7 +74,7 @@ class EnqueueBuffer:
         self._identity = identity
         self._accept_loss = accept_loss
         self.enqueue_log: EnqueueLog | None = None  #: the log, when it is open
-        self.buffers = buffers
+        self.copies = copies
         self.route: Callable[[QueueKey], EngineContext] = lambda _queue: engine  #: returns the engine that has a queue now
         self._unstored: deque[tuple[LogRecord, dict[QueueKey, int]]] = deque()
         self._bytes = 0
@@ -132,18 +132,18 @@ class EnqueueBuffer:
         """Compare the log with its mark. Records that the log lacks are stored from the copy in Redis, if it has them."""
         number, synced = (0, 0) if enqueue_log.mark is None else (enqueue_log.mark.log, enqueue_log.mark.synced)
         stored = await self._engine.run(StoreRecords(number, []))
-        if self.buffers is not None and stored < synced and enqueue_log.missing(stored) is not None:
+        if self.copies is not None and stored < synced and enqueue_log.missing(stored) is not None:
             with contextlib.suppress(ServerError):
                 await self.adopt(number)
             stored = await self._engine.run(StoreRecords(number, []))
-        if enqueue_log.check(stored, accept_loss=self._accept_loss) and self.buffers is not None:
+        if enqueue_log.check(stored, accept_loss=self._accept_loss) and self.copies is not None:
             with contextlib.suppress(FastPathFailed):
-                await self.buffers.forget(number, synced)  # their numbers are used again from now on
+                await self.copies.forget(number, synced)  # their numbers are used again from now on
 
     @property
     def has_copies(self) -> bool:
         """Whether there is a Redis for copies of the log; without one, no new pushes are buffered."""
-        return self.buffers is not None
+        return self.copies is not None
 
     @property
     def is_open(self) -> bool:
@@ -207,7 +207,7 @@ class EnqueueBuffer:
 
     def takes(self, parts: Sequence[tuple[QueueKey, Sequence[JobSpec]]]) -> bool:
         """Return whether pushes may be answered early: all of them are to buffered queues, and plain."""
-        if self.buffers is None:
+        if self.copies is None:
             return False
         for key, jobs in parts:
             queue = self._engine.store.queue_find(key)
@@ -342,9 +342,9 @@ class EnqueueBuffer:
         self._stored_up_to = number
         self._capacity.advanced(number)
         enqueue_log.forget(number)
-        if self.buffers is not None:
+        if self.copies is not None:
             with contextlib.suppress(FastPathFailed):
-                await self.buffers.forget(enqueue_log.number, number)
+                await self.copies.forget(enqueue_log.number, number)
 
     def _settle(self, counts: dict[QueueKey, int], size: int) -> None:
         self._bytes -= size
@@ -357,35 +357,35 @@ class EnqueueBuffer:
     async def _copy(self) -> None:
         """Keep copies in Redis, in case this server does not return. If that fails, the log alone is sufficient."""
         try:
-            while self._uncopied and self.enqueue_log is not None and self.buffers is not None:
+            while self._uncopied and self.enqueue_log is not None and self.copies is not None:
                 some, self._uncopied = self._uncopied, []
                 with contextlib.suppress(FastPathFailed):
-                    await self.buffers.keep(self.enqueue_log.number, some)
+                    await self.copies.keep(self.enqueue_log.number, some)
         finally:
             self._copying = None
 
     async def show_life(self) -> None:
         """Show the other servers that this server stores its log itself."""
-        if self.enqueue_log is not None and self.buffers is not None:
-            await self.buffers.keep(self.enqueue_log.number, [])
+        if self.enqueue_log is not None and self.copies is not None:
+            await self.copies.keep(self.enqueue_log.number, [])
             # Removes copies that were written too late.
-            await self.buffers.forget(self.enqueue_log.number, self._stored_up_to)
+            await self.copies.forget(self.enqueue_log.number, self._stored_up_to)
 
     async def adopt(self, log_number: int) -> None:
         """Store the records of another server that does not run any more."""
-        buffers = self.buffers
-        if buffers is None:
+        copies = self.copies
+        if copies is None:
             return
-        while records := await buffers.read(log_number, limits.buffer_flush_records):
+        while records := await copies.read(log_number, limits.buffer_flush_records):
             stored = await self._store(log_number, records)
-            await buffers.forget(log_number, stored)
+            await copies.forget(log_number, stored)
             if stored < records[-1].number:
                 log.warning(
                     "a part of the log of another server is stored when that server returns", log=log_number, stored=stored
                 )
                 return
             log.info("stored the log of another server", log=log_number, up_to=stored)
-        await buffers.forget(log_number, 0)
+        await copies.forget(log_number, 0)
 
     async def close(self) -> None:
         """Store the buffered records, if that is possible now. The rest stays in the log."""
@@ -420,12 +420,12 @@ class Flusher(PeriodicService):
             await asyncio.to_thread(buffer.enqueue_log.revive)
         await asyncio.to_thread(buffer.enqueue_log.sync_mark)
         buffer.flush()
-        if buffer.buffers is None:
+        if buffer.copies is None:
             return
         try:
             await buffer.show_life()
             if self._engine.leads and self._engine.store.status().error is None:
-                for log_number in await buffer.buffers.orphans():
+                for log_number in await buffer.copies.orphans():
                     if log_number != buffer.enqueue_log.number:
                         await buffer.adopt(log_number)
         except FastPathFailed:

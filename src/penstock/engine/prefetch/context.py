@@ -81,5 +81,5 @@ class CacheContext(Protocol):
     def failed(self) -> None:
         """Give up the lists, because Redis fails or has lost data."""
 
-    async def cool(self) -> None:
+    async def take_back_idle(self) -> None:
         """Take back the lists that are not used any more."""

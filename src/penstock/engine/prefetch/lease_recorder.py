@@ -33,7 +33,7 @@ class LeaseRecorder(PeriodicService):
             while self.goes_on() and await engine.run(Reclaim()) >= limits.slice_jobs_max:
                 pass
         try:
-            await self._path.cool()
+            await self._path.take_back_idle()
         except FastPathFailed:
             self._path.failed()
 

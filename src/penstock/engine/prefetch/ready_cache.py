@@ -48,15 +48,15 @@ class ReadyCache:
         self.unconfirmed_leases = engine.unconfirmed_leases
         self.generation = 0
         self.lease_recorder = LeaseRecorder(self)
-        self.lent = 0  #: jobs handed out from lists since the start
+        self.jobs_handed_out = 0  #: jobs handed out from lists since the start
         self._lines: dict[QueueKey, ClaimQueue] = {}
         self.lost: Collection[int] = ()  #: queues whose list was lost, as of this server's latest transaction
         self._recovery = Recovery(self)
-        self._heat: dict[QueueKey, tuple[int, int]] = {}  #: start of the count, and number of jobs claimed since
+        self._claim_counts: dict[QueueKey, tuple[int, int]] = {}  #: start of the count, and number of jobs claimed since
         self._giving_up: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         #: Longer than the grace period, so that jobs that were set aside can return, however often lists fail.
-        self._rest = Breaker(engine.clock, rest_ms=limits.fast_rest_ms, rest_ms_max=limits.fast_rest_ms_max)
+        self._breaker = Breaker(engine.clock, rest_ms=limits.fast_rest_ms, rest_ms_max=limits.fast_rest_ms_max)
 
     # Claims.
 
@@ -152,7 +152,7 @@ class ReadyCache:
         claim.state.skip_ready_list()
         self.engine.put_back(claim)
 
-    def warm(self, work: UnitOfWork, queue: Queue, claimed: int) -> None:
+    def count_claimed(self, work: UnitOfWork, queue: Queue, claimed: int) -> None:
         """Count jobs that were claimed from the database.
 
         A queue from which many are claimed, and that has more, gets a list.
@@ -161,21 +161,21 @@ class ReadyCache:
         if queue.number not in lists.hot:
             lists.claims_unlisted(queue.number)
         if claimed > limits.fast_batch_jobs_max:
-            self._heat.pop(queue.key, None)
+            self._claim_counts.pop(queue.key, None)
             return
         steady = work.steady_ms
-        since, count = self._heat.get(queue.key, (steady, 0))
+        since, count = self._claim_counts.get(queue.key, (steady, 0))
         count += claimed
         if steady - since > limits.fast_rate_ms:
             since, count = steady, claimed
-        self._heat[queue.key] = since, count
-        if len(self._heat) > limits.fast_queues_max:
-            del self._heat[next(iter(self._heat))]
+        self._claim_counts[queue.key] = since, count
+        if len(self._claim_counts) > limits.fast_queues_max:
+            del self._claim_counts[next(iter(self._claim_counts))]
         if (
             count >= self._hot_jobs
             and work.tx.counts(queue).waiting >= self._hot_jobs
             and may_be_hot(queue.settings)
-            and not self.rests
+            and not self.is_paused
         ):
             work.after_commit.append(partial(self._line, queue))
 
@@ -198,15 +198,15 @@ class ReadyCache:
         """Record that a queue is not hot any more."""
         if self._lines.get(line.key) is line:
             del self._lines[line.key]
-            self._heat.pop(line.key, None)
+            self._claim_counts.pop(line.key, None)
 
     def worked(self) -> None:
         """Record that a list was filled, and that jobs of an earlier one were handed out since: Redis works."""
-        self._rest.worked()
+        self._breaker.worked()
 
     def count(self, given: int) -> None:
         """Count jobs that were handed out."""
-        self.lent += given
+        self.jobs_handed_out += given
         self.engine.stats.pulled += given
 
     @staticmethod
@@ -230,7 +230,7 @@ class ReadyCache:
             await self.clear(key, soon=True)  # waiting would block the lane that runs it
         best: dict[int, str] = {}
         lists = lists_of(work)
-        hot = set(lists.heated)
+        hot = set(lists.hot_after_commit)
         for jobs in work.readied:
             for job in jobs:
                 if job.queue in hot:
@@ -304,7 +304,7 @@ class ReadyCache:
         # A lock that is not released expires.
         self.start(self.lists.unlock(generation, number, holder), "penstock-fast-unlock")
 
-    async def cool(self) -> None:
+    async def take_back_idle(self) -> None:
         """Take back lists that are not used any more."""
         idle = self.clock.steady_ms() - limits.fast_idle_ms
         hot = dict(self.engine.hot)
@@ -323,14 +323,14 @@ class ReadyCache:
         return not self.lists.link.breaker.is_open
 
     @property
-    def rests(self) -> bool:
+    def is_paused(self) -> bool:
         """Return whether no ready lists are used for now, because they failed."""
-        return self._rest.is_open or self.lists.link.breaker.is_open
+        return self._breaker.is_open or self.lists.link.breaker.is_open
 
     def failed(self) -> None:
         """Give up the lists, because Redis fails or has lost data: its contents are uncertain."""
-        if not self._rest.is_open:
-            self._rest.failed()
+        if not self._breaker.is_open:
+            self._breaker.failed()
         for line in list(self._lines.values()):
             self.forget(line)
         if self._giving_up is None:

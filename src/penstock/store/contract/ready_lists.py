@@ -27,12 +27,12 @@ class ReadyLists(Protocol):
         """Numbers of the queues whose ready list was lost at the start of the transaction. Their jobs must not be delivered."""
 
     @property
-    def heated(self) -> Sequence[int]:
+    def hot_after_commit(self) -> Sequence[int]:
         """After the commit: the numbers of its queues whose ready list exists, or was lost."""
 
     @property
     def lists_generation(self) -> int:
-        """The generation of ready lists that ``heated`` refers to."""
+        """The generation of ready lists that ``hot_after_commit`` refers to."""
 
     async def hot_lock(self) -> bool:
         """Lock ready lists against new ones of other transactions until this one ends. Returns whether the shard has any list.

@@ -41,7 +41,7 @@ class PostgresReadyLists(PostgresTransactionBase):
     generation = 0
     hot: Mapping[int, int] = MappingProxyType({})
     lost: Collection[int] = ()
-    heated: Sequence[int] = ()
+    hot_after_commit: Sequence[int] = ()
     lists_generation = 0
 
     @property

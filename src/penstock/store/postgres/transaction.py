@@ -175,11 +175,11 @@ class PostgresTransaction(
             list(self._changed),
         )
         touched = [number for number in self._deltas if number not in self._emptied]
-        block, seq, total, xid, self.heated, self.lists_generation = await self._db.fetchrow(
+        block, seq, total, xid, self.hot_after_commit, self.lists_generation = await self._db.fetchrow(
             _FINISH, touched, self._known, list(self._emptied), len(self._events), self.now_ms, self._id_mark(),
             self._store.server, commit_notice.encode(notice), body,
         )  # fmt: skip
-        if not self._unlisted.isdisjoint(set(self.heated) - self._announced):
+        if not self._unlisted.isdisjoint(set(self.hot_after_commit) - self._announced):
             raise RowChanged("A queue has got a ready list meanwhile.")
         self._store.journal_bytes = total
         self._finished = Finished(block, xid, JournalBlock(seq, self.now_ms, self._events, queues), body)
