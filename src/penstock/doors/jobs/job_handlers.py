@@ -30,7 +30,7 @@ from penstock.doors.jobs.mapping import (
 )
 from penstock.doors.jobs.wire import replies, requests
 from penstock.engine.jobs.claim import Claim
-from penstock.engine.jobs.push import Push
+from penstock.engine.jobs.push import Push, check_needs
 from penstock.engine.jobs.settle import Ack, Nack, Release, Renew, ReportProgress
 from penstock.engine.jobs.update import AddLog, ClearLog, EditData
 
@@ -160,6 +160,7 @@ class JobHandlers(JobsDoor):
             await req.become_large()
             new = await in_slices(_new_jobs(body.jobs))
             await self.engine.fair_share.give_way()
+        check_needs(new)
         pushed = await self.engine.run(Push(key, new))
         return replies.IdsReply(ids=[job.custom_id or ids.to_uuid(job.id) for job in pushed])  # ``job_name``, inlined
 

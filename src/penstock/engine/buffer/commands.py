@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from penstock.core import limits
 from penstock.core.errors import QueueMoving
 from penstock.core.job import JobSpec
 from penstock.core.queue import QueueKey
@@ -51,6 +52,10 @@ class StoreRecords(Command[int]):
         self.records = records
         self.is_all = is_all
 
+    def weight(self) -> int:
+        """Return the weight of its records."""
+        return len(self.records) + sum(len(record.body) for record in self.records) // limits.weight_bytes
+
 
 class StoreOwnRecords(Command[None]):
     """Store the part of a record of another shard's log whose queues have moved here, unless it is stored already.
@@ -66,6 +71,10 @@ class StoreOwnRecords(Command[None]):
         self.log_number = log_number
         self.number = number
         self.promises = promises
+
+    def weight(self) -> int:
+        """Return the number of its jobs."""
+        return sum(len(promise.jobs) for promise in self.promises)
 
 
 def _logs_of(work: UnitOfWork) -> BufferLogs:

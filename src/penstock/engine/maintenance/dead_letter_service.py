@@ -83,6 +83,10 @@ class AutoRevive(QueueCommand[set[int]]):
         super().__init__(queue)
         self.ids = ids
 
+    def weight(self) -> int:
+        """Return the number of its jobs."""
+        return len(self.ids)
+
 
 async def auto_revive(_engine: EngineContext, work: UnitOfWork, commands: Sequence[AutoRevive]) -> None:
     """Apply a batch of automatic retries."""

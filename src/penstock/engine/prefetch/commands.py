@@ -66,6 +66,14 @@ class Prefetch(QueueCommand[SetAside]):
         """Return no queue: if the queue is on another shard, there is nothing to set aside here."""
         return ()
 
+    def tenant(self) -> str | None:
+        """Return None: the server itself sends it, for the claims of all."""
+        return None
+
+    def weight(self) -> int:
+        """Return how many jobs it may set aside."""
+        return self.count
+
 
 class TakeBack(Command[None]):
     """Take jobs of a ready list back, by id and token: they return to their old places, and the list is removed."""
@@ -77,6 +85,10 @@ class TakeBack(Command[None]):
         self.queue_number = queue_number
         self.epoch = epoch
 
+    def weight(self) -> int:
+        """Return the number of its jobs."""
+        return len(self.holds)
+
 
 class RecordLeases(Command[None]):
     """Record which worker has each job that was handed out, by token."""
@@ -85,6 +97,10 @@ class RecordLeases(Command[None]):
 
     def __init__(self, leases: Mapping[int, UnconfirmedLease]) -> None:
         self.leases = leases
+
+    def weight(self) -> int:
+        """Return the number of its jobs."""
+        return len(self.leases)
 
 
 class Abandon(Command[bool]):
