@@ -308,6 +308,9 @@ insight_text_chars_max: Final = 1_000  # of a list in a query string
 clock_apart_ms: Final = 100  # maximum difference between their values of the database's clock
 lead_ms: Final = 5 * SECOND_MS  # after this time without a renewal, another server becomes the leader
 
+# Limits of Redis.
+redis_connections_max: Final = 64  # of a server to one Redis; a command waits until one is free
+
 # Limits of ready lists in Redis.
 fast_rate_ms: Final = SECOND_MS  # window in which the demand for jobs is counted
 fast_ahead_ms: Final = 250  # for how long the jobs on a list should last
