@@ -212,7 +212,7 @@ jwks_fetch_ms_max: Final = 10 * SECOND_MS
 # Limits of bulk work.
 stage_bytes_max: Final = 64 * MEBIBYTE  # of one part, in received form
 stage_part_max: Final = 2**31 - 1
-stage_unpacked_bytes_max: Final = 256 * MEBIBYTE  # of one part, with decompressed buffers
+stage_unpacked_bytes_max: Final = 256 * MEBIBYTE  # of one part: with decompressed buffers, and again as jobs that are stored
 stage_rows_max: Final = 2_000_000  # of one part
 stage_batches_max: Final = 10_000  # record batches in one part
 stage_schema_bytes_max: Final = MEBIBYTE  # of the description of the columns
