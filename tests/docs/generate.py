@@ -122,6 +122,7 @@ SECURITY_LIMITS = {
     ),
     "Data in Redis, enqueue buffer": (
         "redis_connections_max", "buffer_jobs_max", "buffer_bytes_max", "buffer_record_bytes_max",
+        "buffer_ahead_weight",
     ),
 }  # fmt: skip
 

@@ -335,8 +335,10 @@ batch_leases_max: Final = 100_000  # messages of one server whose leases are ren
 buffer_jobs_max: Final = 100_000  # answered and not stored
 buffer_bytes_max: Final = 256 * MEBIBYTE
 buffer_record_bytes_max: Final = 64 * MEBIBYTE
-buffer_flush_bytes: Final = 8 * MEBIBYTE  # stored in one transaction
-buffer_flush_records: Final = 1_000
+buffer_flush_records: Final = 1_000  # stored in one transaction, up to the weight of a batch
+#: Jobs of one namespace, and payloads in units of weight_bytes, that wait to be stored while several namespaces are active.
+#: Above that, its next pushes wait before they are written to the log.
+buffer_ahead_weight: Final = 1_000
 enqueue_log_file_bytes: Final = 16 * MEBIBYTE
 enqueue_log_known_ms: Final = YEAR_MS  # after its last write; a server that starts later stores its log again
 enqueue_log_search_bytes: Final = 65_536  # after a damaged record, searched for a valid one
