@@ -120,6 +120,10 @@ SECURITY_LIMITS = {
         "stage_bytes_max", "stage_unpacked_bytes_max", "stage_rows_max", "stages_max", "staged_bytes_max", "bulk_tasks_max",
         "bulk_task_ms_max", "bulk_process_bytes", "bulk_snapshots_max", "bulk_snapshots_namespace_max",
     ),
+    "Data in Redis, enqueue buffer": (
+        "redis_connections_max", "buffer_jobs_max", "buffer_bytes_max", "buffer_record_bytes_max",
+        "buffer_ahead_weight",
+    ),
 }  # fmt: skip
 
 

@@ -213,7 +213,7 @@ jwks_fetch_ms_max: Final = 10 * SECOND_MS
 # Limits of bulk work.
 stage_bytes_max: Final = 64 * MEBIBYTE  # of one part, in received form
 stage_part_max: Final = 2**31 - 1
-stage_unpacked_bytes_max: Final = 256 * MEBIBYTE  # of one part, with decompressed buffers
+stage_unpacked_bytes_max: Final = 256 * MEBIBYTE  # of one part: with decompressed buffers, and again as jobs that are stored
 stage_rows_max: Final = 2_000_000  # of one part
 stage_batches_max: Final = 10_000  # record batches in one part
 stage_schema_bytes_max: Final = MEBIBYTE  # of the description of the columns
@@ -309,6 +309,9 @@ insight_text_chars_max: Final = 1_000  # of a list in a query string
 clock_apart_ms: Final = 100  # maximum difference between their values of the database's clock
 lead_ms: Final = 5 * SECOND_MS  # after this time without a renewal, another server becomes the leader
 
+# Limits of Redis.
+redis_connections_max: Final = 64  # of a server to one Redis; a command waits until one is free
+
 # Limits of ready lists in Redis.
 fast_rate_ms: Final = SECOND_MS  # window in which the demand for jobs is counted
 fast_ahead_ms: Final = 250  # for how long the jobs on a list should last
@@ -333,8 +336,10 @@ batch_leases_max: Final = 100_000  # messages of one server whose leases are ren
 buffer_jobs_max: Final = 100_000  # answered and not stored
 buffer_bytes_max: Final = 256 * MEBIBYTE
 buffer_record_bytes_max: Final = 64 * MEBIBYTE
-buffer_flush_bytes: Final = 8 * MEBIBYTE  # stored in one transaction
-buffer_flush_records: Final = 1_000
+buffer_flush_records: Final = 1_000  # stored in one transaction, up to the weight of a batch
+#: Jobs of one namespace, and payloads in units of weight_bytes, that wait to be stored while several namespaces are active.
+#: Above that, its next pushes wait before they are written to the log.
+buffer_ahead_weight: Final = 1_000
 enqueue_log_file_bytes: Final = 16 * MEBIBYTE
 enqueue_log_known_ms: Final = YEAR_MS  # after its last write; a server that starts later stores its log again
 enqueue_log_search_bytes: Final = 65_536  # after a damaged record, searched for a valid one

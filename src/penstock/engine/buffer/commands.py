@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.core import limits
 from penstock.core.errors import QueueMoving
 from penstock.core.job import JobSpec
 from penstock.core.queue import QueueKey
@@ -39,22 +38,23 @@ decode: Final = msgspec.msgpack.Decoder(list[BufferedPush]).decode
 class StoreRecords(Command[int]):
     """Store those records of a log that are not stored yet. Answers the number up to which the log is stored.
 
-    ``is_all``: everything before the first of these records was stored once, as the owner of the log knows. If the database
-    knows less, because it was restored from a backup, there is nothing to wait for.
+    ``cost``: the weight of the records. ``is_all``: everything before the first of these records was stored once, as the
+    owner of the log knows. If the database knows less, because it was restored from a backup, there is nothing to wait for.
     """
 
-    __slots__ = ("is_all", "log_number", "records")
+    __slots__ = ("cost", "is_all", "log_number", "records")
 
     grows = True
 
-    def __init__(self, log_number: int, records: Sequence[LogRecord], *, is_all: bool = False) -> None:
+    def __init__(self, log_number: int, records: Sequence[LogRecord], *, cost: int = 1, is_all: bool = False) -> None:
         self.log_number = log_number
         self.records = records
+        self.cost = cost
         self.is_all = is_all
 
     def weight(self) -> int:
-        """Return the weight of its records."""
-        return len(self.records) + sum(len(record.body) for record in self.records) // limits.weight_bytes
+        """Return the weight of the records."""
+        return self.cost
 
 
 class StoreOwnRecords(Command[None]):

@@ -42,7 +42,10 @@ class DeadLetterService(PeriodicService):
             return
         dead = [queue for queue in self._engine.store.queues() if self._engine.store.counts(queue).dead]
         self._seen = {queue.key: self._seen[queue.key] for queue in dead if queue.key in self._seen}
-        for queue in dead:
+        for key in [queue.key for queue in dead]:
+            queue = self._engine.store.queue_find(key)
+            if queue is None:  # removed while others were checked
+                continue
             await self._forget_dead(queue)
             if queue.settings.dlq.auto_retry:
                 await self._revive(queue)

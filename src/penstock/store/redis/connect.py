@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -13,6 +14,7 @@ from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from penstock.core import limits
 from penstock.core.breaker import Breaker
 from penstock.core.errors import ConfigInvalid, FastPathFailed
 
@@ -33,12 +35,15 @@ class RedisLink:
     """Runs commands, and records which server answers them. Every failure is a FastPathFailed: callers must work without Redis.
 
     ``url``: see the setting ``redis``. A command is never sent twice: it may have run although no answer came.
+    Up to ``limits.redis_connections_max`` commands run at the same time, each on its own connection; the others wait in order.
     """
 
     def __init__(self, url: str, clock: Clock) -> None:
         self.breaker = Breaker(clock)
         self.master: str | None = None  #: the run id of the server: another one has other data
         self._redis, self._sentinels = _clients(url)
+        # The pools of redis-py raise an error when no connection is free; the one that waits does not work with Sentinels.
+        self._places = asyncio.Semaphore(limits.redis_connections_max)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -60,8 +65,16 @@ class RedisLink:
 
     async def run(self, ask: Callable[[], Awaitable[Any]]) -> Any:
         """Run a command. Raises FastPathFailed, at once while Redis is known to be failing."""
+        self._check()
+        async with self._places:
+            self._check()  # Redis may have failed during the wait
+            return await self._run(ask)
+
+    def _check(self) -> None:
         if not self.breaker.allows():
             raise FastPathFailed("Redis is not used for a moment, after a failure.")
+
+    async def _run(self, ask: Callable[[], Awaitable[Any]]) -> Any:
         try:
             answer = await ask()
         except (RedisError, OSError, TimeoutError) as error:
@@ -87,6 +100,7 @@ def _clients(url: str) -> tuple[Redis, list[Redis]]:
         "retry": Retry(NoBackoff(), 0),
         "decode_responses": False,
         "client_name": "penstock",
+        "max_connections": limits.redis_connections_max,
         "protocol": 2,
     }
     parts = urlsplit(url)
