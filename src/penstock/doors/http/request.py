@@ -112,7 +112,13 @@ class ApiRequest(Protocol):
         """Add a warning to the answer."""
 
     async def body(self) -> bytes:
-        """Return the whole body."""
+        """Return the whole body. One above ``limits.small_body_bytes`` makes the request a large one."""
+
+    async def become_large(self) -> None:
+        """Count the request as a large one of its namespace from now on, until it is answered.
+
+        Waits while the namespace has the maximum number of them in progress (``limits.share_large_requests``).
+        """
 
     async def disconnected(self) -> None:
         """Return when the client has disconnected."""
@@ -367,7 +373,6 @@ class Request:
         await self._bodies.fair_share.give_way()
 
     async def become_large(self) -> None:
-        """Count this request as a large one of its namespace from now on, because of what the body asks for."""
         if not self.has_turn:
             await self._begin_large()
 
