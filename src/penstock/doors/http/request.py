@@ -135,6 +135,26 @@ def head_bytes(scope: Scope) -> int:
     return min(size, limits.answer_counted_bytes)
 
 
+#: Headers that a request may have once. Of two values, a proxy might check the one that this server does not use.
+_SINGLE: Final = ("x-namespace", "authorization", "authorisation", "x-api-key", "idempotency-key")
+
+
+def check_repeats(headers: Any) -> None:
+    """Raise InvalidInput if a header that a request may have once is repeated, or a body has a coding besides chunks.
+
+    A body with Content-Length and Transfer-Encoding cannot be refused here: the HTTP server removes Content-Length.
+    """
+    if len(headers.get_all("host")) > 1:
+        raise InvalidInput("The header Host is sent more than once. Send it once.")
+    for name in _SINGLE:
+        if name in headers and len(headers.get_all(name)) > 1:
+            raise InvalidInput(f"The header {name.title()} is sent more than once. Send it once.")
+    if "transfer-encoding" in headers:
+        codings = headers.get_all("transfer-encoding")
+        if len(codings) != 1 or codings[0].lower() != "chunked":
+            raise InvalidInput("Transfer-Encoding must be chunked, and sent once. Send the body without another coding.")
+
+
 #: Size of a frame header, and of a field beyond its name and value.
 _FRAME_BYTES: Final = 32
 _FIELD_BYTES: Final = 4
