@@ -23,7 +23,7 @@ from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.core.time_slices import in_slices
 from penstock.doors.http.errors import CODE_HEADER, body_of, headers_of, status_of
 from penstock.doors.http.field_check import WARNING_HEADER
-from penstock.doors.http.request import Bodies, Request, head_bytes
+from penstock.doors.http.request import Bodies, Request, check_repeats, head_bytes
 from penstock.doors.http.route import JSON, PLAIN, File, Plain, Route, Stream
 from penstock.doors.http.router import Router
 from penstock.doors.json_parts import is_long, lists_of, part_steps
@@ -166,6 +166,7 @@ class HttpApp:
             try:
                 method = scope.method
                 self._origins.check(scope, request.headers)
+                check_repeats(request.headers)
                 if method == "OPTIONS":
                     proto.response_empty(204, heads.preflight)
                     return
@@ -318,6 +319,7 @@ class HttpApp:
                 await self._refuse(scope, proto, RouteNotFound())
                 return
             self._origins.check_handshake(scope)
+            check_repeats(scope.headers)
             self._check_handshake(scope)
             await self._websocket(scope, proto, self.client_of(scope))
         except ServerError as error:

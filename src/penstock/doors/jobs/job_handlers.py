@@ -37,7 +37,7 @@ from penstock.engine.jobs.update import AddLog, ClearLog, EditData
 if TYPE_CHECKING:
     from penstock.core.job import JobRecord, JobSpec
     from penstock.core.time_slices import Steps
-    from penstock.doors.http.request import ApiRequest, Request
+    from penstock.doors.http.request import ApiRequest
     from penstock.engine.api import EngineApi
 
 
@@ -147,7 +147,7 @@ class JobHandlers(JobsDoor):
         (job,) = await self.engine.run(Push(key, (new,)))
         return replies.IdReply(id=job.custom_id or ids.to_uuid(job.id))
 
-    async def push_bulk(self, req: Request, queue: str) -> replies.IdsReply:
+    async def push_bulk(self, req: ApiRequest, queue: str) -> replies.IdsReply:
         key = self.queue_key(req, queue)
         text = await req.body()
         body = BULK_CHECK.sound(text) if req.warns else BULK.sound(text)

@@ -213,13 +213,20 @@ class JobsSession:
         if self._fair_share.shared and not entry.public:
             self._fair_share.enter(self.tenant)
             try:
-                reply = await entry(CommandCall(self, message))
+                reply = await self._run(entry, message)
             finally:
                 self._fair_share.leave()
         else:
-            reply = await entry(CommandCall(self, message))
+            reply = await self._run(entry, message)
         self._keep_track(entry, message, reply)
         return reply if is_long(reply) else _encode(reply)
+
+    async def _run(self, entry: CommandEntry, message: Mapping[str, Any]) -> Any:
+        call = CommandCall(self, message, self._fair_share)
+        try:
+            return await entry(call)
+        finally:
+            call.free()
 
     def _keep_track(self, entry: CommandEntry, message: Mapping[str, Any], reply: object) -> None:
         """Record which jobs the client holds. If there are very many, the oldest are dropped: their leases expire."""
