@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from penstock.access.authenticator import Authenticator
 from penstock.core import bulk_records, limits
 from penstock.core.clock import SystemClock, yield_to_loop
 from penstock.core.errors import TooMany
 from penstock.core.events import EventKind
 from penstock.core.job import JobSpec
 from penstock.core.lifecycle import Arrow, State
-from penstock.core.queue import QueueKey
+from penstock.core.queue import Queue, QueueKey
 from penstock.doors.jobs.base import JobsDoor
 from penstock.doors.jobs.event_hub import EventHub, EventReader
+from penstock.doors.jobs.session import JobsSession
 from penstock.engine.bulk.staged_writes import PackedRows, StagedWrites
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.claim import Claim
@@ -29,15 +31,15 @@ from penstock.engine.jobs.push import Publish, Push
 from penstock.engine.jobs.settle import Ack, LeaseRef, Renew
 from penstock.engine.queues.admin import MoveBatch
 from penstock.engine.queues.group_limits import ConfigureGroup
-from penstock.store.contract import Page
+from penstock.store.contract import FinishedMinutes, Page
 from penstock.store.postgres import PostgresStore
 from penstock.store.sqlite.job_groups import SqliteGroupLimits
 from tests.support import postgres
+from tests.support.tcp import all_commands
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from penstock.core.queue import Queue
     from penstock.engine.command import AnyCommand
     from penstock.engine.unit_of_work import UnitOfWork
     from tests.support.server import ServerProcess
@@ -465,6 +467,41 @@ async def test_one_listing_of_a_namespace_is_read_at_a_time(engine: Engine, monk
     may_end.set()
     assert all(len(found) == 10 for found in await asyncio.gather(quiet, *listings))
     assert most == {"flood": limits.share_large_requests, "quiet": 1}
+
+
+@pytest.mark.parametrize("method", ["priority_counts", "prioritized_count", "finished_minutes", "group_count"])
+async def test_one_count_of_a_namespace_is_read_at_a_time(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    for queue in (FLOOD, QUIET):
+        await engine.run(Push(queue, some(1)))
+    share_the_loop(engine)
+    begun, may_end = [], asyncio.Event()
+
+    async def count(queue: Queue, **_: object) -> Any:
+        begun.append(queue.key.namespace)
+        await may_end.wait()
+        return {"finished_minutes": FinishedMinutes(), "priority_counts": {}}.get(method, 0)
+
+    monkeypatch.setattr(engine.store, method, count)
+    commands = all_commands(engine)
+    fields = {
+        "priority_counts": {"cmd": "GetCountsPerPriority"},
+        "prioritized_count": {"cmd": "GetJobCounts"},
+        "finished_minutes": {"cmd": "Metrics", "type": "completed"},
+        "group_count": {"cmd": "GetGroupsJobsCount"},
+    }[method]
+
+    def ask(namespace: str) -> asyncio.Task[dict[str, Any]]:
+        session = JobsSession(commands, Authenticator(engine.clock), namespace=namespace)
+        return asyncio.create_task(session.handle({"queue": "q", **fields}))
+
+    flood = [ask("flood") for _ in range(20)]
+    quiet = ask("quiet")
+    await yield_to_loop()
+    assert sorted(begun) == ["flood"] * limits.share_large_requests + ["quiet"]
+    may_end.set()
+    assert all(reply["ok"] for reply in await asyncio.gather(quiet, *flood))
 
 
 async def test_a_long_listing_is_shown_in_slices(engine: Engine) -> None:

@@ -26,7 +26,7 @@ from penstock.doors.http.field_check import WARNING_HEADER
 from penstock.doors.http.request import Bodies, Request, check_repeats, head_bytes
 from penstock.doors.http.route import JSON, PLAIN, File, Plain, Route, Stream
 from penstock.doors.http.router import Router
-from penstock.doors.json_parts import is_long, lists_of, part_steps
+from penstock.doors.json_parts import is_long, long_fields, part_steps
 from penstock.doors.net.raw_sockets import connection_key
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class HttpApp:
         answers: UnreadAnswers | None = None,
     ) -> None:
         self._router = Router(routes)
-        replies = {each for route in routes for each in route.replies if lists_of(each)}
+        replies = {each for route in routes for each in route.replies if long_fields(each)}
         self._may_be_long = frozenset((Stream, File, *replies))  #: types of answers that are not always sent in one step
         self._probes = frozenset(route.path for route in routes if route.probe)
         self._authenticator = authenticator

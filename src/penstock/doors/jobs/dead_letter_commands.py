@@ -76,7 +76,10 @@ class DeadLetters:
             listing.add(job, 2 * job.size)
         chosen = listing.items
         store = self.queues.engine.of(found.key).store
-        bodies = {job.id: (job, body) for job, body in await store.job_fetch([job.id for job in chosen])}
+        bodies = {
+            job.id: (job, body)
+            for job, body in await store.job_fetch([job.id for job in chosen], namespace=found.key.namespace)
+        }
         rule = found.settings.dlq
         found_again = [bodies[job.id] for job in chosen if job.id in bodies]
         entries = await in_slices(_entries(found_again, queue, rule))
@@ -132,7 +135,7 @@ async def _dead(queues: QueueHandlers, queue: Queue) -> AsyncIterator[Sequence[J
     engine = queues.engine.of(queue.key)
     place, up_to = Place(0, 0), engine.highest_id()
     while page := await engine.store.job_select(Selection(queue, State.DEAD, limits.slice_jobs_max, up_to, after=place)):
-        yield await engine.store.head_list([each.id for each in page])
+        yield await engine.store.head_list([each.id for each in page], namespace=queue.key.namespace)
         place = page[-1]
 
 

@@ -302,7 +302,7 @@ class JobHandlers(JobsDoor):
 
     async def get_result(self, req: ApiRequest, id: str) -> replies.ResultReply | replies.NoResultReply:
         found = await self.store.job_get(self.namespace(req), job_ref(id))
-        result = None if found is None else await self.store.result_get(found[0].id)
+        result = None if found is None else await self.store.result_get(found[0].id, namespace=self.namespace(req))
         return replies.NoResultReply(id=id) if result is None else replies.ResultReply(id=id, result=Raw(result))
 
     async def get_progress(self, req: ApiRequest, id: str) -> replies.ProgressReply:
@@ -324,7 +324,7 @@ class JobHandlers(JobsDoor):
     async def child_values(self, req: ApiRequest, job: JobRecord, *states: Need) -> dict[str, Raw]:
         """Return the results of the jobs that a job depends on or, if they did not complete, why they failed."""
         page = CHILDREN.parse_query(req)
-        needs = await self.store.need_list(job.id, states, page.limit, page.offset)
+        needs = await self.store.need_list(job.id, states, page.limit, page.offset, namespace=self.namespace(req))
         return {
             each.name: Raw(each.result or b"null") if each.state is Need.DONE else Raw(msgspec.json.encode(each.error))
             for each in needs
@@ -373,7 +373,10 @@ class JobHandlers(JobsDoor):
 
     async def get_logs(self, req: ApiRequest, id: str) -> replies.LogsReply:
         job, _ = await self.job(req, id)
-        lines = [replies.LogEntryReply(entry.at, entry.level, entry.message) for entry in await self.store.log_get(job.id)]
+        lines = [
+            replies.LogEntryReply(entry.at, entry.level, entry.message)
+            for entry in await self.store.log_get(job.id, namespace=self.namespace(req))
+        ]
         return replies.LogsReply(data=replies.LogData(lines, len(lines)))
 
     async def add_log(self, req: ApiRequest, id: str) -> replies.AddedReply:
