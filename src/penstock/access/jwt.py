@@ -104,9 +104,9 @@ class Verifier:
         audience = claims.get("aud")
         audiences = [audience] if isinstance(audience, str) else audience if isinstance(audience, list) else []
         if (audience is not None or rules.audience) and rules.audience not in audiences:
-            raise Unauthorized("The token is for another audience than jwt_audience says.")
+            raise Unauthorized("The audience of the token is not jwt_audience.")
         if rules.issuer and claims.get("iss") != rules.issuer:
-            raise Unauthorized("The token is from another issuer than jwt_issuer says.")
+            raise Unauthorized("The issuer of the token is not jwt_issuer.")
         subject = claims.get("sub")
         if not isinstance(subject, str | None):
             raise Unauthorized("The token's claim sub must be a string. Have it issued with one.")

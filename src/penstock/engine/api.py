@@ -1,4 +1,4 @@
-"""What the rest of the server may ask of an engine. Doors use these protocols, and neither of the classes behind them.
+"""The interfaces of an engine. Doors use these protocols, and not the classes that implement them.
 
 ``Engine`` (one shard) and ``ShardedEngine`` (several) are an ``EngineApi``; an ``Engine`` is a ``ShardApi``, too.
 """

@@ -230,7 +230,7 @@ class UnitOfWork:
 
     @staticmethod
     def name_of(job: JobRecord) -> str:
-        """Return the id of a job as users know it."""
+        """Return the id of a job as users see it."""
         return job.custom_id or ids.to_uuid(job.id)
 
     @staticmethod

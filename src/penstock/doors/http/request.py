@@ -367,7 +367,7 @@ class Request:
         await self._bodies.fair_share.give_way()
 
     async def become_large(self) -> None:
-        """Count this request as a large one of its namespace from now on, because of what the body asks for."""
+        """Count this request as a large one of its namespace from now on, because of what the body requests."""
         if not self.has_turn:
             await self._begin_large()
 

@@ -379,7 +379,7 @@ async def settle(
 
 
 async def find_held(work: UnitOfWork, command: LeaseCommand, hold: LeaseRef) -> JobRecord | None:
-    """Find the job of a hold, if it is here and the caller may know it. Raises QueueMoving."""
+    """Find the job of a hold, if it is on this shard and the caller has access to it. Raises QueueMoving."""
     if command.namespace is not None:
         return await work.find(command.namespace, hold.ref)
     return None if isinstance(hold.ref, str) else await work.known(hold.ref, command.may)

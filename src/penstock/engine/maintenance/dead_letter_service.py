@@ -1,4 +1,4 @@
-"""Dead letters: removes old ones and retries those that their queue's settings ask for."""
+"""Dead letters: removes old ones and retries those that their queue's settings select."""
 
 from __future__ import annotations
 

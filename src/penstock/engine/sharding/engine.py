@@ -114,7 +114,7 @@ class ShardFeed(EventFeed):
 class ShardedEngine:
     """See ``Engine`` for what each method promises. Made from engines that share a feed, statistics and workers.
 
-    ``quotas``: asked before pushes and before rows are staged. The engines have the same quotas, and do not ask before
+    ``quotas``: checked before pushes and before rows are staged. The engines have the same quotas, and do not check them before
     pushes.
     """
 
@@ -141,7 +141,7 @@ class ShardedEngine:
             engine.when_away(self._send_on)
             if engine.buffer is not None:
                 engine.buffer.route = self.of
-        self.quotas = quotas  #: asked before rows are staged
+        self.quotas = quotas  #: checked before rows are staged
         #: Runs a command; awaiting it gives the answer, or raises why there is none.
         self.run: Submit = submit_chain(self._run_on_shards, quotas=quotas)
         self.rebalancer = Rebalancer(self)

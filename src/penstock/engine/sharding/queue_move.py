@@ -223,7 +223,7 @@ async def freeze(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Fr
     for command in commands:
         queue = work.tx.queue_find(command.key)
         if queue is None:
-            work.refuse(command, RebalanceRefused("The queue is gone, or is moving already."))
+            work.refuse(command, RebalanceRefused("The queue does not exist any more, or is being moved already."))
         elif (
             any(job.has(JobFlag.AWAITED) for job, _ in work.ended)
             or await work.tx.end_list(1)
