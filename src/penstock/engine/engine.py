@@ -254,7 +254,7 @@ class Engine:
             self._batcher.submit(command).add_done_callback(_ignore)
 
     def highest_id(self) -> int:
-        """Return an id that no stored job is above, whichever server has stored it."""
+        """Return an id that is not below the id of any stored job, of any server."""
         if not self.store.capabilities.is_shared:
             return self.ids.mark()
         return max(self.ids.mark(), first_of(self.clock.now_ms() + limits.clock_apart_ms))

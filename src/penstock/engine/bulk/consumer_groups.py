@@ -77,7 +77,7 @@ class GroupStatus(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Some rows of a slice that a caller wants to read."""
+    """The rows of a slice that a caller reads."""
 
     ref: SliceRef
     offset: int  #: offset of the slice's first row in its epoch
@@ -367,7 +367,7 @@ class ConsumerGroups(PeriodicService):
             self._renewed.pop((namespace, group, number), None)
 
     async def _claim(self, got: _Claimed, wish: GroupClaim) -> None:
-        """Claim jobs in slices, from all queues in turn. Slices that a server left when it died come first."""
+        """Claim jobs in slices, from all queues in turn. Slices of a server that ended unexpectedly come first."""
         keys = [QueueKey(got.namespace, queue) for queue in wish.queues]
         await self._adopt(got, wish)
         await self._claim_ready(got, keys, wish)

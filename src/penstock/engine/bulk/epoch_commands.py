@@ -63,7 +63,7 @@ class SettleSlice(Command["Settled | None"]):
 
 
 class WaitForDisk(Command[None]):
-    """Answered when everything before it is on disk, whatever the durability."""
+    """Answered when everything before it is on disk, with any durability."""
 
     __slots__ = ()
 

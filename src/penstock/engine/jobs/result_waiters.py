@@ -112,7 +112,7 @@ class ResultWaiters:
         if found is None and store.layout is not None and store.layout.may_be_elsewhere:
             for future in self._waiting.get(job_id, ()):
                 if not future.done():
-                    future.set_exception(QueueMoving())  # or it is gone; the sharded engine finds out
+                    future.set_exception(QueueMoving())  # or it was removed; the sharded engine finds out
             return
         ending = JobOutcome(completed=False) if found is None else await self._ending(found[0])
         for future in self._waiting.get(job_id, ()):

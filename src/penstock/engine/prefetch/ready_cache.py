@@ -257,7 +257,7 @@ class ReadyCache:
             return set()
 
     async def clear(self, key: QueueKey, *, soon: bool = False, then: Callable[[], None] | None = None) -> None:
-        """Take all jobs back from the ready list of a queue, whichever server has filled it, as far as Redis answers.
+        """Take all jobs back from the ready list of a queue, filled by any server, as far as Redis answers.
 
         ``soon``, ``then``: see ``take_back``.
         """

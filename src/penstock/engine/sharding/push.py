@@ -256,7 +256,7 @@ class ShardedPush:
     # Names.
 
     async def _reserve(self, items: Sequence[Item]) -> dict[_Name, Reservation]:
-        """Find the shard of each name: that of the first job that wants it, or the one on which a job has it already.
+        """Find the shard of each name: that of the first job with this name, or the one on which a job has it already.
 
         The requests to the homes are sent one after the other. A push that waits at one home has reserved
         nothing at a later home for which another push could wait.

@@ -37,7 +37,7 @@ Bucket = tuple[float, int]
 
 
 class _OnTheMove:
-    """Base of the steps of a move: the queue and the attempt. Answers wait for an fsync, whatever the durability."""
+    """Base of the steps of a move: the queue and the attempt. Answers wait for an fsync, with any durability."""
 
     __slots__ = ()
 

@@ -140,7 +140,7 @@ class Rebalancer(PeriodicService):
     async def begin(self, target: int | None = None) -> Overview:
         """Begin to spread the queues over a number of shards (None: over all that exist). Raises RebalanceRefused.
 
-        After this returns, the rebalance continues until it is done, on whichever server leads.
+        After this returns, the rebalance continues until it is done, on the server that leads.
         """
         store, engines = self._sharded.store, self._sharded.engines
         wanted = len(engines) if target is None else target
@@ -237,7 +237,7 @@ class Rebalancer(PeriodicService):
         return layout is not None and (layout.target is None or await engine.run(FinishRebalance(layout.epoch)))
 
     async def _look_after(self, engine: EngineContext, queue: Queue, target: int) -> None:
-        """Move a queue to the shard where it belongs, from whatever state it is in."""
+        """Move a queue to the shard where it belongs, from any state."""
         step = queue.move.step
         if step is MoveStep.HERE:
             peer = shard_for(queue.key, target)
