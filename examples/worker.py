@@ -1,4 +1,4 @@
-"""A worker in plain Python: waits for jobs, works, says so. Run it with the address of a server and the name of a queue.
+"""A worker in plain Python: it waits for jobs, does the work, and acknowledges. Give it a server's address and a queue's name.
 
 python examples/worker.py http://127.0.0.1:6790 emails
 """
@@ -12,7 +12,7 @@ import urllib.request
 
 
 def call(method, url, body=None):
-    """Call the server and return its answer. The timeout is longer than the longest wait we ask for."""
+    """Call the server and return its answer. The timeout is longer than the long poll."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
     with urllib.request.urlopen(request, timeout=30) as response:
@@ -20,7 +20,7 @@ def call(method, url, body=None):
 
 
 def work(data):
-    """Do the work. What it returns is kept as the job's result; what it raises makes the job fail, and be retried."""
+    """Do the work. The return value is the job's result. After an exception, the job is retried."""
     print("working on", data, flush=True)
     if data == "bad":
         raise ValueError("cannot work on this")
@@ -28,25 +28,25 @@ def work(data):
 
 
 def run(server, queue, count=None):
-    """Work on jobs, for ever or until so many are done."""
+    """Work on jobs: without an end, or until ``count`` jobs are done."""
     while count is None or count > 0:
         try:
             answer = call("GET", f"{server}/queues/{queue}/jobs?timeout=20000")
-        except OSError as error:  # the server is away; jobs wait for it to come back, and so do we
+        except OSError as error:  # the server does not answer: try again in a second
             print("no answer:", error, flush=True)
             time.sleep(1)
             continue
         if answer["job"] is None:
-            continue  # nothing came within 20 seconds
+            continue  # no job was ready within 20 seconds
         job, token = answer["job"], answer["token"]
         try:
             outcome, body = "ack", {"result": work(job["data"])}
-        except Exception as error:  # whatever went wrong, the queue should know
+        except Exception as error:  # report every failure to the server
             outcome, body = "fail", {"error": str(error)}
         try:
-            name = urllib.parse.quote(job["id"], safe="")  # an id of the producer's own may hold anything
+            name = urllib.parse.quote(job["id"], safe="")  # a custom id may have any characters
             call("POST", f"{server}/jobs/{name}/{outcome}", {"token": token, **body})
-        except urllib.error.HTTPError as error:  # too late: the lease has ended, and somebody else has the job now
+        except urllib.error.HTTPError as error:  # too late: the lease has ended, and another worker may have the job
             print("not counted:", json.load(error)["error"], flush=True)
         count = None if count is None else count - 1
 

@@ -1,4 +1,4 @@
-"""Exponential backoff: a message that cannot be dealt with now is tried again after 1 s, 2 s, 4 s, as its dackCount says.
+"""Exponential backoff: a message that fails is tried again after 1 s, 2 s, 4 s, calculated from its dackCount.
 
 python examples/topics/backoff.py --rounds 3
 """
@@ -23,7 +23,7 @@ def run(url, topic, rounds, **more):
                 seconds = 2**message.dack_count
                 print(f"try {message.dack_count + 1} failed, again in {seconds} s", flush=True)
                 patience, put_off_at = seconds + 1, time.monotonic()
-                subscription.send(f"DACK {seconds}")  # other messages get their turn meanwhile
+                subscription.send(f"DACK {seconds}")  # other messages are delivered in the meantime
             else:
                 print(f"try {message.dack_count + 1} succeeded", flush=True)
                 patience = 1

@@ -1,4 +1,4 @@
-"""A client of the topics door in plain Python. Copy it into your project; all it needs is the package h2 (pip install h2).
+"""A client of the topics door in plain Python. Copy it into your project. It needs only the package h2 (pip install h2).
 
     publish("http://127.0.0.1:6790", "foo", b"hello")
     with Subscription("http://127.0.0.1:6790", "foo") as subscription:
@@ -7,8 +7,8 @@
             print(message.data)
             subscription.send("ACK")
 
-A subscription speaks and listens at the same time. Most HTTP clients listen only when they have said everything, so it is done
-with h2 here; publishing is a plain request.
+A subscription sends and receives at the same time. Most HTTP clients read the answer only after they have sent the request, so
+this one uses h2. Publishing is a plain request.
 """
 
 import base64
@@ -30,25 +30,25 @@ ANSWER_S = 10
 
 
 class Message(NamedTuple):
-    """What a subscriber gets."""
+    """A message, as a subscriber receives it."""
 
     data: bytes
-    dack_count: int  # how often it was put off with DACK
+    dack_count: int  # how often it was delayed with DACK
 
 
 class NoServer(ConnectionError):
-    """Nobody listens where the server should be."""
+    """There is no server at the address."""
 
     def __init__(self, url, reason):
         super().__init__(f"There is no server at {url} ({reason}). Start one with: penstock serve")
 
 
 class Refused(Exception):
-    """The server said no. Its words are the text."""
+    """The server refused the request. The text is the server's."""
 
 
 def publish(url, topic, data, *, namespace="default", cafile=None):
-    """Bring a message. When this returns, it is on the server's disk. ``cafile``: a certificate to trust, as of --dev-cert."""
+    """Publish a message. When this returns, it is on the server's disk. ``cafile``: a certificate to trust (--dev-cert)."""
     request = Request(f"{url.rstrip('/')}/publish/{quote(topic, safe='')}", data, _headers(namespace), method="POST")
     context = ssl.create_default_context(cafile=cafile) if url.startswith("https") else None
     try:
@@ -67,7 +67,7 @@ def _headers(namespace):
 
 
 class Subscription:
-    """A subscriber of a topic. It holds one message at a time; what it holds goes back to the front when it leaves."""
+    """A subscriber of a topic. It holds one message at a time. When it is closed, the held message returns to the front."""
 
     def __init__(self, url, topic, *, namespace="default", cafile=None):
         server = urlsplit(url)
@@ -89,12 +89,12 @@ class Subscription:
         self._flush()
 
     def send(self, command):
-        """Say INIT to begin; then, of the message in hand, ACK, NACK, BACK or DACK seconds. Each asks for the next one too."""
+        """Send a command: INIT, then ACK, NACK, BACK or DACK seconds. They settle the held message and request the next."""
         self._http.send_data(self._stream, json.dumps(command).encode() + b"\n")
         self._flush()
 
     def receive(self, timeout=None):
-        """Return the next message, None if none comes within ``timeout`` seconds. Raises Refused if the server complains."""
+        """Return the next message, None if none arrives within ``timeout`` seconds. Raises Refused for an error."""
         until = None if timeout is None else time.monotonic() + timeout
         while b"\n" not in self._received and not self._ended:
             try:
@@ -112,7 +112,7 @@ class Subscription:
         return Message(base64.b64decode(said.get("msg", "")), said.get("dackCount", 0))
 
     def close(self):
-        """Close the connection. The message in hand goes back to the front, also if its ACK was sent just now and is lost."""
+        """Close the connection. The held message returns to the front, also if its ACK was sent just now and is lost."""
         self._socket.close()
 
     def __enter__(self):

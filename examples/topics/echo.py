@@ -1,4 +1,4 @@
-"""The simplest use of a topic: publish some words, and get them back in the same order, until none comes for a second.
+"""The simplest use of a topic: publish some words, and receive them in the same order, until none arrives for a second.
 
 python examples/topics/echo.py hello world
 """
@@ -10,14 +10,14 @@ from client import NoServer, Refused, Subscription, publish
 
 
 def run(url, topic, words, **more):
-    """Publish the words, then print what comes."""
+    """Publish the words, then print the messages."""
     for word in words:
         publish(url, topic, word.encode(), **more)
     with Subscription(url, topic, **more) as subscription:
         subscription.send("INIT")
         while (message := subscription.receive(timeout=1)) is not None:
             print(message.data.decode(), flush=True)
-            subscription.send("ACK")  # done with this one: the next one, please
+            subscription.send("ACK")  # this one is done; get the next one
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Workers that fail: some die with a message in hand, some give it back, and still every message is dealt with.
+"""Workers that fail: some end while they hold a message, some return it, and still every message is processed.
 
 python examples/topics/workers.py --workers 4 --messages 20
 """
@@ -12,11 +12,11 @@ from client import NoServer, Refused, Subscription, publish
 
 
 class Died(Exception):
-    """What takes a worker down in the middle of its work."""
+    """Ends a worker in the middle of its work."""
 
 
 class Crew:
-    """Workers of one topic. Whoever dies is replaced."""
+    """Workers of one topic. A worker that dies is replaced."""
 
     def __init__(self, url, topic, expected, **more):
         self.connect = lambda: Subscription(url, topic, **more)
@@ -27,7 +27,7 @@ class Crew:
         self.lock = threading.Lock()
 
     def work(self, data):
-        """Do the work. Every fifth message is fatal, every other fifth one fails, but only the first time it is tried."""
+        """Do the work. On the first attempt, one message in five ends the worker, and another one fails."""
         number = int(data)
         with self.lock:
             first_time = number not in self.seen
@@ -38,7 +38,7 @@ class Crew:
             raise ValueError("not today")
 
     def worker(self, name):
-        """Be a worker until everything is done."""
+        """Process messages until all of them are done."""
         with self.connect() as subscription:
             subscription.send("INIT")
             while True:
@@ -51,7 +51,7 @@ class Crew:
                     self.work(message.data)
                 except Died:
                     print(f"{name} died of {message.data.decode()}", flush=True)
-                    subscription.close()  # no word to anybody: the server notices, and puts the message in front again
+                    subscription.close()  # without NACK: the server returns the message to the front
                     raise
                 except ValueError as error:
                     print(f"{name} gave {message.data.decode()} back: {error}", flush=True)
@@ -69,20 +69,20 @@ class Crew:
                 self.all_done.set()
 
     def keep_working(self, name):
-        """Start a worker, and another one in its place for as long as they die."""
+        """Run a worker, and start another one whenever it dies."""
         while not self.all_done.is_set():
             try:
                 self.worker(name)
             except Died:
                 with self.lock:
                     self.deaths += 1
-            except OSError as error:  # the server is away, and keeps what it has: so do we
+            except OSError as error:  # the server does not answer: try again in a second
                 print(f"{name} waits for the server: {error}", flush=True)
                 time.sleep(1)
 
 
 def run(url, topic, workers, messages, **more):
-    """Publish numbers, and let the workers deal with them."""
+    """Publish numbers, and let the workers process them."""
     for number in range(messages):
         publish(url, topic, str(number).encode(), **more)
     crew = Crew(url, topic, range(messages), **more)

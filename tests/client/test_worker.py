@@ -156,9 +156,9 @@ RAISED: dict[str, tuple[BaseException, str, str]] = {
     "text": (Retry("x", after="5"), "delayed", "x (Retry was raised wrongly"),  # type: ignore[arg-type]
     "endless": (Retry("x", after=float("inf")), "delayed", "x (Retry was raised wrongly"),
     "huge": (Retry("x", after=10**400), "delayed", "x (Retry was raised wrongly"),
-    "ten years": (Retry("x", after=10 * 365 * 86_400), "delayed", "x (Retry asked for more than a year"),
+    "ten years": (Retry("x", after=10 * 365 * 86_400), "delayed", "x (Retry requested more than a year"),
     "odd": (Odd(), "delayed", "Odd"),
-    "mute": (Mute(), "delayed", "Mute: (its text cannot be had: __str__ raised ZeroDivisionError)"),
+    "mute": (Mute(), "delayed", "Mute: (its text is not available: __str__ raised ZeroDivisionError)"),
     "long": (ValueError("x" * 30_000_000), "delayed", "ValueError: xxx"),
     "many lines": (ValueError("x\n" * 1_000_000), "delayed", "ValueError: x\nx"),
     "no text": (FileNotFoundError(2, "no file", "f\udcff\0"), "delayed", "FileNotFoundError: [Errno 2] no file: 'f"),

@@ -153,7 +153,7 @@ def test_the_limits_of_the_page_are_those_of_the_server() -> None:
         f"{limits.subscribers_max:,}",
         f"{limits.stream_unread_bytes_max // limits.MEBIBYTE} MB",
         f"disconnected after {limits.reader_stuck_ms_max // 1_000} s",
-        f"notices it after {limits.gone_s} s",
+        f"detects it after {limits.gone_s} s",
         f"`topics_lease_ms` ({Config().topics_lease_ms // 1_000} s)",
     ):
         assert number in text, number

@@ -192,7 +192,7 @@ def test_damage_of_a_backup_is_found_and_nothing_is_restored_from_it(taken: Path
         damaged = bytearray(content)
         damaged[place] ^= 1
         path.write_bytes(damaged)
-        with pytest.raises(BackupInvalid, match=r"is not what was backed up: .* damaged or changed"):
+        with pytest.raises(BackupInvalid, match=r"differs from the backup: .* damaged or changed"):
             backup.verify(taken, quiet)
     refused = run("restore", taken, "--data", tmp_path / "other")
     assert refused.exit_code == 2

@@ -260,7 +260,9 @@ def test_authorities_that_cannot_be_used_are_named(tmp_path: Path, files: Files)
             file.write_text(text)
         with pytest.raises(ConfigInvalid, match=rf"tls_client_ca_file \({file}\) ({reason})"):
             check_tls(load({}, server | {"TLS_CLIENT_CA_FILE": str(file)}))
-    with pytest.raises(ConfigInvalid, match=r"tls_client_ca_file \(from --client-ca\) asks clients .* --cert and --key"):
+    with pytest.raises(
+        ConfigInvalid, match=r"tls_client_ca_file \(from --client-ca\) requires certificates of clients, .* --cert and --key"
+    ):
         load({"tls_client_ca_file": str(files.ca)}, {})
     noted = load({"tls_client_ca_file": "x", "dev_cert": "yes", "resp_plain": "127.0.0.1:1"}, {}).notes
     assert noted == ("resp_plain never uses TLS, so its clients need no certificate, although tls_client_ca_file is set.",)

@@ -165,7 +165,9 @@ def test_what_cannot_be_read_or_written_is_explained(tmp_path: Path, clock: Manu
 @pytest.mark.parametrize("listener", ["http", "tcp", "metrics", "batches", "topics"])
 def test_it_is_refused_where_other_machines_come_in(listener: str) -> None:
     flags = {listener: "0.0.0.0:1234", "dev_cert": "yes"}
-    with pytest.raises(ConfigInvalid, match=r"0\.0\.0\.0:1234 with a development certificate.* --cert and --key, listen on"):
+    with pytest.raises(
+        ConfigInvalid, match=r"0\.0\.0\.0:1234 with a development certificate.* --cert and --key, or listen on"
+    ):
         load(flags, {"AUTH_TOKENS": "secret"})
     assert load({**flags, "insecure": "yes"}, {}).dev_cert, "unless somebody insists"
 
@@ -175,5 +177,5 @@ def test_it_is_refused_next_to_another_certificate() -> None:
         load({"dev_cert": "yes", "tls_cert_file": "a.pem"}, {"TLS_KEY_FILE": "b.pem"})
     assert str(caught.value) == (
         "There is a certificate in tls_cert_file (from --cert) and tls_key_file (from $TLS_KEY_FILE), and dev_cert (from "
-        "--dev-cert) asks for another one. Choose one of them."
+        "--dev-cert) creates another one. Remove one of the two settings."
     )

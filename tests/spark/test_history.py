@@ -199,7 +199,7 @@ def test_a_stream_that_consumes_queues_fails_loudly(address: Address, how: str, 
             batch()
     with caplog.at_level(logging.WARNING, logger="penstock.spark"):
         assert batch(onLeaseLost="skip") == 7
-        assert "goes on with the jobs that are there now" in caplog.text
+        assert "continues with the jobs that are in the store now" in caplog.text
     address.push(2)
     assert batch() == 2
 

@@ -609,7 +609,7 @@ def test_a_server_that_cannot_give_the_journal_gets_a_remedy_and_no_traceback(
         assert isinstance(result.exception, SystemExit)
         assert f"its journal begins with {first}." in result.output
         assert "keep more (journal_age_ms, journal_bytes_max)" in result.output
-        assert "Say --on-data-loss skip to go on with the rest." in result.output
+        assert "To continue with the rest, set --on-data-loss skip." in result.output
         result = says(server, "--on-data-loss", "skip")
         assert (result.exit_code, "up to date" in result.output) == (0, True), result.output
 

@@ -75,7 +75,7 @@ def test_moments(text: str, moment: int) -> None:
         (URL | {"table": "jobs", "namespace": "ünï"}, "Option namespace must be letters, digits"),
         (URL | {"table": "jobs", "timeout": "9" * 20 + "d"}, "Option timeout must be 9223372036854775807 ms or less"),
         (URL | {"table": "jobs", "createdTo": "9" * 20}, "Option createdTo must be milliseconds since 1970, up to"),
-        (URL | {"table": "jobs", "queues": " , "}, "Option queues must name at least one"),
+        (URL | {"table": "jobs", "queues": " , "}, "Option queues must have at least one entry"),
         (URL | {"table": "jobs", "createdFrom": "yesterday"}, "Option createdFrom must be milliseconds"),
         (URL | {"table": "jobs", "createdFrom": "2026-01-01T00:00:00"}, "Option createdFrom needs a time zone"),
         (URL | {"table": "jobs", "states": "failed,complete"}, "Option states has no state complete. Is it completed?"),

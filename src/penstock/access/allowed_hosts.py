@@ -45,8 +45,8 @@ class AllowedHosts:
     """The hosts that requests may name. ``listening``: the hosts of the listeners; ``configured``: further names.
 
     ``*.NAME`` in ``configured`` allows all names below it; ``*`` allows all. Loopback names and addresses are always
-    allowed. A listener on all addresses accepts every address, because it cannot know which ones lead to it, and the name of
-    the machine: no page of another site has these as its origin.
+    allowed. A listener on all addresses accepts every address, because it cannot find out which ones lead to it,
+    and the name of the machine: no page of another site has these as its origin.
     """
 
     def __init__(self, listening: Iterable[str], configured: Iterable[str]) -> None:

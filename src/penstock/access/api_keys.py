@@ -33,7 +33,7 @@ log = structlog.get_logger("penstock.access")
 
 #: Interval of checks for changes by other servers. A revoked key may stay valid there for this time plus one query.
 CHECK_EVERY_MS: Final = 1_000
-NOT_READ: Final = "The API keys cannot be read now; the log says why. Retry in a moment."
+NOT_READ: Final = "The API keys cannot be read now. The server's log has the reason. Retry in a moment."
 ROLES: Final = ("produce", "consume", "admin")
 _ID_BYTES: Final = 6
 _SECRET_BYTES: Final = 20

@@ -96,7 +96,7 @@ class Origins:
     # Checks of the host.
 
     def _forwarded(self, scope: Scope, forwarded: str | None) -> list[str]:
-        """Return the hosts that a trusted proxy was asked for."""
+        """Return the hosts in the request that a trusted proxy received."""
         if forwarded is None or not self._address.trusts(scope):
             return []
         return [each.strip() for each in forwarded.split(",")]
@@ -126,7 +126,7 @@ class Origins:
                 "a request was refused for its Host; if that is a name of this server, add it to allowed_hosts", host=shown
             )
         raise HostRefused(
-            f"No token is asked for here, so requests must name this server, and the Host {shown} is not known to be its name. "
+            f"This server requires no token, so the Host header must name it, and {shown} is not one of its names. "
             "Add it to allowed_hosts (PENSTOCK_ALLOWED_HOSTS, --allowed-hosts), or set AUTH_TOKENS."
         )
 

@@ -111,13 +111,13 @@ class Verifier:
         audience = claims.get("aud")
         audiences = [audience] if isinstance(audience, str) else audience if isinstance(audience, list) else []
         if rules.audience and rules.audience not in audiences:
-            raise Unauthorized("The token is for another audience than jwt_audience says.")
+            raise Unauthorized("The audience of the token is not jwt_audience.")
         if audience is not None and not rules.audience:
             raise Unauthorized(
                 "The token is for an audience, and jwt_audience is not set. Set it to the name of this server."
             )
         if rules.issuer and claims.get("iss") != rules.issuer:
-            raise Unauthorized("The token is from another issuer than jwt_issuer says.")
+            raise Unauthorized("The issuer of the token is not jwt_issuer.")
         subject = claims.get("sub")
         if not isinstance(subject, str | None):
             raise Unauthorized("The token's claim sub must be a string. Have it issued with one.")

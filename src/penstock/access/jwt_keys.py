@@ -43,7 +43,7 @@ class Key(NamedTuple):
 def secret_key(secret: str) -> Key:
     """Return the key for a shared secret. Raises ValueError if it is too short, or is not a secret."""
     if "-----BEGIN " in secret or secret.startswith(("ssh-rsa", "ecdsa-sha2-")):
-        raise ValueError("this is a key that others may know, not a secret; give a public key with jwt_key_file")
+        raise ValueError("this is a public key, not a secret; set jwt_key_file for a public key")
     if len(secret.encode()) < limits.secret_bytes_min:
         raise ValueError(f"expected at least {limits.secret_bytes_min} bytes, for example from: openssl rand -base64 32")
     return Key(None, SHARED_ALGORITHM, secret.encode())

@@ -1,4 +1,4 @@
-"""``python -m penstock.bulkwork``: a bulk process. It executes the tasks of its server, and ends when the server is gone."""
+"""``python -m penstock.bulkwork``: a bulk process. It executes the tasks of its server, and ends when the server has ended."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ def _outcome(task: BulkTask) -> TaskOutcome:
         return TaskOutcome(code=error.code, text=str(error))
     except MemoryError:
         return TaskOutcome(code=BulkMemory.code, text=str(BulkMemory()))
-    except Exception:  # noqa: BLE001 - whatever went wrong, the server gets an answer
+    except Exception:  # noqa: BLE001 - the server gets an answer for every error
         sys.stderr.write(masked(traceback.format_exc()))
-        return TaskOutcome(code="internal", text="A bulk read failed; the log says why.")
+        return TaskOutcome(code="internal", text="A bulk read failed. The server's log has the reason.")
 
 
 if __name__ == "__main__":

@@ -114,5 +114,5 @@ class Spooler:
         if written > self._room:
             raise SpoolFull
         if shutil.disk_usage(self._directory).free < limits.bulk_disk_bytes_min:
-            raise SpoolFull("The disk that holds the spool is almost full. Free some space, or ask for less at once.")
+            raise SpoolFull("The disk that holds the spool is almost full. Free some space, or request less at once.")
         return written

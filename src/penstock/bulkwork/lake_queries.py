@@ -46,7 +46,7 @@ def answer(
         # Delta adds more lines, with colours.
         said = masked(next(iter(str(error).splitlines()), type(error).__name__))
         raise StorageFailed(
-            f"The lake cannot be read ({said}). Retry in a moment; penstock spark doctor --lake DIR says more."
+            f"The lake cannot be read ({said}). Retry in a moment. penstock spark doctor --lake DIR shows details."
         ) from error
     return {"body": _json(found)} if directory is None else _file(found, directory, room)
 

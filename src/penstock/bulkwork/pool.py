@@ -98,7 +98,7 @@ class BulkProcesses:
         return outcome.answer
 
     async def close(self) -> None:
-        """End all processes, whatever they do."""
+        """End all processes, even if they have a task."""
         self._closed = True
         ended = [*self._idle, *self._busy]
         self._idle = []
@@ -118,7 +118,7 @@ class BulkProcesses:
                 raise ShuttingDown from None
             log.warning("a bulk process ended in the middle of a task", task=task.name, status=await process.wait())
             raise BulkFailed from None
-        except BaseException:  # the caller is gone: the next answer would go to another caller
+        except BaseException:  # the caller has left: the next answer would go to another caller
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             raise

@@ -102,7 +102,7 @@ def _read(path: Path) -> pa.Table:
         sizes = check_sizes(source)
         with pa.ipc.open_stream(source) as stream:
             _check_columns(stream.schema)
-            if sizes.rows:  # without rows, the sender may not know the types
+            if sizes.rows:  # without rows, the columns may have any type
                 _check_types(stream.schema)
             table = stream.read_all()
         rest = b"" if is_file else body[source.tell() :]
@@ -112,10 +112,13 @@ def _read(path: Path) -> pa.Table:
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         raise InvalidInput(f"The body is not an Arrow IPC stream or file: {error}") from None
     if table.num_rows != sizes.rows:
-        raise InvalidInput("The body is not an Arrow IPC stream or file: its batches have other rows than they say")
+        raise InvalidInput(
+            "The body is not an Arrow IPC stream or file: its batches do not have the declared number of rows"
+        )
     if rest and rest != trailer(table.num_rows):
         raise InvalidInput(
-            f"Behind the Arrow stream of {table.num_rows} rows is something else than a trailer that says so. Was it cut off?"
+            f"Behind the Arrow stream of {table.num_rows} rows are bytes that are not their trailer. "
+            "Check whether the body was cut off."
         )
     return table
 

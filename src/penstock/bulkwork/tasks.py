@@ -60,7 +60,7 @@ async def journal(
         async with _reader(source) as reader:
             async for block in reader.journal(seq, to):
                 if block.seq > columns.next:
-                    raise JournalGone(f"The journal is kept from {block.seq} on, and {seq} was asked for.", first=block.seq)
+                    raise JournalGone(f"The journal starts at {block.seq}, and {seq} was requested.", first=block.seq)
                 columns.take(block)
                 if columns.is_full:
                     _write(spooler, columns)

@@ -25,7 +25,7 @@ def server_options(command: F) -> F:
 
 def token_option(command: F) -> F:
     """Add ``--token`` to a command."""
-    text = "a token or key that the server asks for, if it asks; default: $PENSTOCK_TOKEN"
+    text = "the token or API key, if the server requires one; default: $PENSTOCK_TOKEN"
     return click.option("--token", envvar="PENSTOCK_TOKEN", help=text)(command)
 
 

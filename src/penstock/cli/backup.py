@@ -73,8 +73,8 @@ def backup(target: Path, config_file: Path | None, **flags: Any) -> None:
         click.echo(f"{part}: {describe(manifest)}")
         if manifest.contents.damaged:
             click.secho(
-                f"{manifest.contents.damaged} jobs are damaged in the store: the server will put them into quarantine when it "
-                "meets them. Everything else is sound.",
+                f"{manifest.contents.damaged} jobs are damaged in the store: the server moves them to quarantine when it "
+                "reads them. Everything else is intact.",
                 fg="yellow",
                 err=True,
             )

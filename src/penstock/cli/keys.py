@@ -154,8 +154,8 @@ def _in_store(config: Config, do: Callable[[Store], Awaitable[T]], *, may_be_new
         except StoreLocked:
             where = ", ".join(map(without_password, config.stores)) or str(config.data)
             raise StoreLocked(
-                f"A server runs on {where}. Ask it, with a token or key of an administrator: penstock keys … --url "
-                "http://HOST:PORT --token TOKEN. If there is none yet, stop the server first."
+                f"A server runs on {where}. Send the command to it, with a token or key of an administrator: "
+                "penstock keys … --url http://HOST:PORT --token TOKEN. If there is none yet, stop the server first."
             ) from None
         try:
             return await do(opened[0])

@@ -58,7 +58,7 @@ def _duration_ms(_context: click.Context, _option: click.Parameter, text: str | 
     "--on-data-loss",
     type=click.Choice(["fail", "skip"]),
     default="fail",
-    help="what to do if the journal no longer has events that the lake lacks: fail, or go on with the rest",
+    help="what to do if the journal no longer has events that the lake lacks: fail, or continue with the rest",
 )
 @click.option(
     "--batch-events", metavar="N", type=click.IntRange(min=1), default=None, help="events of a batch at most; 2000000"
@@ -102,7 +102,9 @@ def run(
 @LAKE
 @MASTER
 @CONF
-@click.option("--lose-forgotten", is_flag=True, help="even if silver and gold will lack what bronze has forgotten")
+@click.option(
+    "--lose-forgotten", is_flag=True, help="rebuild even if bronze no longer has the events of all days of silver and gold"
+)
 def rebuild(lake: str, master: str, conf: tuple[str, ...], *, lose_forgotten: bool) -> None:
     """Build silver and gold again from bronze. Readers see the old tables until the new ones are complete."""
     _go(lambda: _rebuild(lake, master, conf, lose_forgotten=lose_forgotten))
@@ -115,7 +117,7 @@ def rebuild(lake: str, master: str, conf: tuple[str, ...], *, lose_forgotten: bo
     metavar="HOURS",
     type=click.IntRange(min=0),
     default=168,
-    help="keep files that are part of nothing so long; 168",
+    help="keep unused files for this long; default: 168",
 )
 def compact(lake: str, keep: int) -> None:
     """Fold partials on disk, merge small files, remove files that are not used any more.
@@ -130,7 +132,7 @@ def compact(lake: str, keep: int) -> None:
 @click.option(
     "--keep-days", metavar="N", type=click.IntRange(min=1), required=True, help="days to keep, besides today (UTC)"
 )
-@click.option("--dry-run", is_flag=True, help="only say what would be forgotten")
+@click.option("--dry-run", is_flag=True, help="only print what would be deleted")
 def forget(lake: str, keep_days: int, *, dry_run: bool) -> None:
     """Delete the details of old days: events, attempts, and jobs that were created then. Gold stays.
 
@@ -148,7 +150,7 @@ def _go(work: Callable[[], None]) -> None:
     try:
         work()
     except PenstockError as error:
-        hint = " Say --on-data-loss skip to go on with the rest." if "failOnDataLoss" in str(error) else ""
+        hint = " To continue with the rest, set --on-data-loss skip." if "failOnDataLoss" in str(error) else ""
         raise click.ClickException(f"{error}{hint}") from error
 
 
@@ -257,8 +259,8 @@ def _rebuild(address: str, master: str, conf: tuple[str, ...], *, lose_forgotten
         first = forgotten_before(lake)
         if first is not None and not lose_forgotten:
             raise LakeInvalid(
-                f"Events before {first} were forgotten: silver and gold would lose what they say of earlier days."
-                " Say --lose-forgotten if that is what you want."
+                f"Events before {first} were deleted: silver and gold would lose the earlier days."
+                " To rebuild anyway, set --lose-forgotten."
             )
         spark = _session(master, conf)
         try:
@@ -293,5 +295,5 @@ def _forget(address: str, keep_days: int, *, dry_run: bool) -> None:
         for gone in forgetting(lake, keep_days, now_ms=now_ms(), dry_run=dry_run):
             click.echo(f"{gone.table.path}: {gone.rows:,} rows in {gone.files} files, {gone.bytes / 1_000_000:,.1f} MB")
             size += gone.bytes
-    would = "would be forgotten" if dry_run else "are forgotten; compact removes the files in a week"
+    would = "would be deleted" if dry_run else "are deleted; compact removes the files in a week"
     click.echo(f"{lake.shown}: {size / 1_000_000:,.1f} MB {would}")

@@ -64,7 +64,7 @@ def replay(*, dry_run: bool, master: str, states: Sequence[str], **given: Any) -
     if dry_run:
         _show(outcome.rows, wish.queue, outcome.by_queue, outcome.sample)
     elif not outcome.made_before:
-        click.echo(f"{outcome.rows} jobs were put on {wish.queue}." if outcome.rows else "No job fits. Nothing was done.")
+        click.echo(f"{outcome.rows} jobs were put on {wish.queue}." if outcome.rows else "No job matches. Nothing was done.")
 
 
 def _show(rows: int, queue: str, by_queue: Sequence[tuple[str, str, int]], sample: Sequence[dict[str, Any]]) -> None:

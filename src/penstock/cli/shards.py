@@ -55,9 +55,9 @@ async def _watch(url: str, token: str | None) -> None:
             shown = now
         await pause(clock, CHECK_EVERY_MS)
     spare = [str(each["shard"]) for each in found["shards"] if each["spare"]]
-    click.echo("done: every queue is where it belongs")
+    click.echo("done: every queue is on its shard")
     if spare:
-        click.echo(f"no queues any more, may be left away at the next restart: shard {', '.join(spare)}")
+        click.echo(f"without queues, can be left out at the next restart: shard {', '.join(spare)}")
 
 
 def _line(shard: dict[str, Any]) -> str:
@@ -68,7 +68,7 @@ def _line(shard: dict[str, Any]) -> str:
             (not shard["up"], "DOWN"),
             (shard["spare"], "spare"),
             (shard["target"] is not None, f"becoming one of {shard['target']}"),
-            (shard["misplaced"], f"{shard['misplaced']} belong elsewhere"),
+            (shard["misplaced"], f"{shard['misplaced']} to be moved to other shards"),
             (shard["moved"], f"{shard['moved']} moved away"),
         )
         if wanted

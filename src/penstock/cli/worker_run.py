@@ -116,7 +116,7 @@ def supervise(arguments: list[str]) -> int:
             now = dict(_files())
             changed = {path for path in seen.keys() | now.keys() if seen.get(path) != now.get(path)}
         if not stopping.is_set():
-            click.echo(f"Changed: {', '.join(sorted(changed))}. Starting anew.")
+            click.echo(f"Changed: {', '.join(sorted(changed))}. Restarting.")
             process.terminate()
         code = process.wait()
         if stopping.is_set():

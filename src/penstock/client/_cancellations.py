@@ -1,4 +1,4 @@
-"""Cancellation of jobs that run. One request waits for all of them, so a worker notices it at once, at little cost.
+"""Cancellation of jobs that run. One request waits for all of them, so a worker is notified at once, at little cost.
 
 The server answers when a job is cancelled or discarded. Heartbeats notice it, too, but later, and each writes a lease.
 """

@@ -67,7 +67,7 @@ def run(handler: Handler, context: JobContext) -> Outcome:
     set_current(context)
     try:
         return Done(_results.encoded(handler(context)))
-    except BaseException as error:  # noqa: BLE001, whatever goes wrong, sys.exit() included, is the job's failure
+    except BaseException as error:  # noqa: BLE001, every exception, also of sys.exit(), is the job's failure
         return failure(context, error)
 
 
@@ -91,7 +91,7 @@ def failure(context: JobContext, error: BaseException) -> Outcome:
     try:
         return _failure(context, error)
     except BaseException as trouble:  # noqa: BLE001, who runs handlers must outlive all that they raise
-        return Failed(f"An exception that cannot be shown: looking at it raised {type(trouble).__name__}", [])
+        return Failed(f"An exception that cannot be shown: reading it raised {type(trouble).__name__}", [])
 
 
 def _failure(context: JobContext, error: BaseException) -> Outcome:
@@ -115,11 +115,11 @@ def _said(error: BaseException) -> str:
     try:
         return str(error)[:ERROR_CHARS_MAX]
     except Exception as trouble:  # noqa: BLE001, a __str__ may do anything
-        return f"(its text cannot be had: __str__ raised {type(trouble).__name__})"
+        return f"(its text is not available: __str__ raised {type(trouble).__name__})"
 
 
 def _retry_ms(after: Any) -> tuple[int | None, str]:
-    """Return the delay of the retry, and a remark if it differs from what the handler asked for."""
+    """Return the delay of the retry, and a remark if it differs from what the handler requested."""
     if after is None:
         return None, ""
     try:
@@ -127,5 +127,5 @@ def _retry_ms(after: Any) -> tuple[int | None, str]:
     except Exception as wrong:  # noqa: BLE001, it may be anything
         return None, sendable(f" (Retry was raised wrongly, so the job's backoff decides: {wrong})", 1000)
     if wanted > RETRY_MS_MAX:
-        return RETRY_MS_MAX, " (Retry asked for more than a year, which is the longest there is)"
+        return RETRY_MS_MAX, " (Retry requested more than a year, which is the maximum)"
     return wanted, ""

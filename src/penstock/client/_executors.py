@@ -1,4 +1,4 @@
-"""Where handlers run: functions in threads, coroutines in a loop, and never in the thread that talks to the server."""
+"""Where handlers run: functions in threads, coroutines in a loop, and never in the thread that sends requests to the server."""
 
 from __future__ import annotations
 

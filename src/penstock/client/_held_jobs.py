@@ -58,7 +58,7 @@ class HeldJobs:
         self.count += len(contexts)
 
     def holds(self, context: JobContext) -> bool:
-        """Return whether the lease of a job is valid, as far as this worker knows."""
+        """Return whether the lease of a job is valid, by the clock of this worker."""
         return context.info.token in self.held
 
     def drop(self, context: JobContext) -> bool:

@@ -29,7 +29,7 @@ class Registration:
         self._known = False
 
     async def show(self, active: int, processed: int, failed: int) -> None:
-        """Report that the worker is alive, and its counts; register again if the server does not know it."""
+        """Report that the worker is alive, and its counts; register again if it is not registered."""
         try:
             if self._known:
                 self._known = await self._workers.heartbeat(self._id, active_jobs=active, processed=processed, failed=failed)

@@ -1,4 +1,4 @@
-"""How each kind of answer is read. One line per kind: the structure, and the part that the caller wants."""
+"""How each kind of answer is read. One line per kind: the structure, and the part that the caller needs."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def nothing(_content: bytes) -> None:
 
 
 def reading(kind: type[S], pick: Callable[[S], T]) -> Callable[[bytes], T]:
-    """Return a reader of answers of one kind, which returns the part that the caller wants."""
+    """Return a reader of answers of one kind, which returns the part that the caller needs."""
     decode = msgspec.json.Decoder(kind).decode
 
     def read(content: bytes) -> T:

@@ -47,5 +47,5 @@ def _why(error: OSError) -> str:
 
 
 def _no_passphrase() -> str:
-    """Return an empty passphrase, so that a worker never asks for one at the terminal."""
+    """Return an empty passphrase, so that a worker never waits for one at the terminal."""
     return ""

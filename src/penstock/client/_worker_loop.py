@@ -1,4 +1,4 @@
-"""The worker loop: the only thread that talks to the server. It claims jobs, renews their leases, and settles them.
+"""The worker loop: the only thread that sends requests to the server. It claims jobs, renews their leases, and settles them.
 
 It has its own event loop, in which no handler runs. So a handler that blocks cannot delay heartbeats.
 """
@@ -120,8 +120,8 @@ class WorkerLoop:
     async def _stop_taking(self, taker: asyncio.Task[None]) -> None:
         """Wait until the last pull is answered. Its jobs are released.
 
-        The server is asked to answer the waiting pulls. Closing the connection is only for a server that does not answer: it
-        notices that late, and until then it leases jobs to a pull that no client waits for any more.
+        A request makes the server answer the waiting pulls. Closing the connection is only for a server that does not answer:
+        it notices that late, and until then it leases jobs to a pull that no client waits for any more.
         """
         self._turn.set()
         self._hand.room.set()
@@ -294,7 +294,7 @@ class WorkerLoop:
         except LeaseLost:
             lost = list(contexts)
         except PenstockError as error:
-            log.warning("A heartbeat was not heard: %s", error)
+            log.warning("A heartbeat failed: %s", error)
             return
         else:
             refused = {error.id for error in batch.errors}
@@ -309,7 +309,7 @@ class WorkerLoop:
         if context.timed_out:
             log.warning("Job %s: its handler did not end with its timeout. The next attempt may run beside it.", context.id)
             return
-        log.warning("Job %s was removed, or its lease has ended: its handler is asked to stop", context.id)
+        log.warning("Job %s was removed, or its lease has ended: its handler is requested to stop", context.id)
         context.cancel()
         self.runner.cancel(context)
 

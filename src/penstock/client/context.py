@@ -126,7 +126,7 @@ class JobContext:
     # Used by the worker.
 
     def cancel(self) -> None:
-        """Ask the handler to stop."""
+        """Request that the handler stops."""
         self._cancelled = True
 
     @property

@@ -24,7 +24,7 @@ class ConnectionFailed(PenstockError):
 
 
 class UnexpectedReply(PenstockError):
-    """The answer is not from Penstock. Check the address; a proxy in between may have answered."""
+    """The answer is not from Penstock. Check the address. A proxy may have sent the answer."""
 
 
 class ApiError(PenstockError):
@@ -129,7 +129,7 @@ class Retry(Exception):
     ``after``: how long to wait, in seconds or as a timedelta; without it, the job's own backoff.
     """
 
-    def __init__(self, message: str = "The handler asks for another attempt", *, after: Duration | None = None) -> None:
+    def __init__(self, message: str = "The handler requested another attempt", *, after: Duration | None = None) -> None:
         super().__init__(message)
         self.after = after
 

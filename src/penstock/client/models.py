@@ -8,7 +8,7 @@ import msgspec
 
 
 class Model(msgspec.Struct, rename="camel", kw_only=True):
-    """Base of the server's answers. Fields that this SDK does not know are ignored."""
+    """Base of the server's answers. Unknown fields are ignored."""
 
 
 class Job(Model):

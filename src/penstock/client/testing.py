@@ -297,7 +297,7 @@ class _Shown:
         self.get(job_id)
         each = next(each for each in self._box.enqueued if each.id == job_id)
         if each.state == "waiting":  # waiting would not change it
-            raise AssertionError(f"{each.task} has not run: call drain() before asking for its result")
+            raise AssertionError(f"{each.task} has not run: call drain() before you read its result")
         return Waited(completed=each.state == "completed", result=each.result)
 
     def cancel(self, job_id: str) -> None:

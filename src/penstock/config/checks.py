@@ -24,15 +24,16 @@ def check_listeners(config: Config) -> None:
     if unasked and not config.asks_for_tokens and not config.insecure:
         raise ConfigInvalid(
             f"Listening on {', '.join(unasked)} would give access to everyone who can reach this machine. Set AUTH_TOKENS or "
-            "JWT_SECRET, make keys and say auth_required, listen on 127.0.0.1, or say --insecure if that is what you want."
+            "JWT_SECRET, create keys and set auth_required, or listen on 127.0.0.1. To allow access without tokens, set "
+            "--insecure."
         )
     if exposed and config.dev_cert and not config.insecure:
         # Clients on other machines would disable the verification. Then a machine in between can read everything, with the
         # tokens.
         raise ConfigInvalid(
-            f"Listening on {', '.join(exposed)} with a development certificate: it is for this machine, others have no reason "
-            "to trust it. Bring a certificate of your own with --cert and --key, listen on 127.0.0.1, or say --insecure if "
-            "that is what you want."
+            f"Listening on {', '.join(exposed)} with a development certificate: only clients on "
+            "this machine can trust it. Set your own certificate with --cert and --key, or listen on 127.0.0.1. To use it "
+            "anyway, set --insecure."
         )
 
 
@@ -48,13 +49,13 @@ def check_tls(config: Config) -> None:
         )
     if given and config.dev_cert:
         raise ConfigInvalid(
-            f"There is a certificate in {' and '.join(given)}, and dev_cert (from {config.origins['dev_cert']}) asks for "
-            "another one. Choose one of them."
+            f"There is a certificate in {' and '.join(given)}, and dev_cert (from {config.origins['dev_cert']}) creates "
+            "another one. Remove one of the two settings."
         )
     if config.tls_client_ca_file is not None and not given and not config.dev_cert:
         raise ConfigInvalid(
-            f"tls_client_ca_file (from {config.origins['tls_client_ca_file']}) asks clients for certificates, and there is no "
-            "TLS without a certificate of the server. Set tls_cert_file and tls_key_file too, with --cert and --key."
+            f"tls_client_ca_file (from {config.origins['tls_client_ca_file']}) requires certificates of clients, and there is "
+            "no TLS without a certificate of the server. Set tls_cert_file and tls_key_file too, with --cert and --key."
         )
 
 

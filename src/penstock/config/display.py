@@ -92,7 +92,7 @@ def lines_of(config: Config, *, origin: bool) -> Iterator[str]:
 def example(flags: frozenset[str]) -> Iterator[str]:
     """Yield a file with every setting and its default, as comments. ``flags``: the settings that have a flag."""
     yield "# The settings of Penstock, each with its default, or with an example where there is none. Take the number sign"
-    yield "# away from a setting to change it. Variables win over this file, and flags win over variables."
+    yield "# away from a setting to change it. Variables override this file, and flags override variables."
     yield "# Which value is in force, and why: penstock config show --origin"
     defaults = Config()
     for name, setting in SETTINGS.items():

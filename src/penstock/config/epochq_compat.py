@@ -140,7 +140,7 @@ def _auth(entries: Mapping[str, SectionKey]) -> tuple[dict[str, Given], list[str
     if on is not None and _is_on(on, default=False):
         if key is not None and key.text:
             return {"api_key": Given(key.text, key.origin, key.key)}, []
-        note = f"auth.enabled ({on.origin}) asks for keys, and the file has none: make them with penstock keys create."
+        note = f"auth.enabled ({on.origin}) requires keys, and the file has none. Create them with penstock keys create."
         return {"auth_required": Given("yes", on.origin, on.key)}, [note]
     if key is not None and key.text:
         return {}, [f"auth.api_key ({key.origin}) is not used: auth.enabled is not true."]

@@ -210,7 +210,7 @@ SETTINGS: dict[str, Setting] = {
     "batches_max_retries": Setting(
         parsers.number(1, limits.attempts_max),
         ("PENSTOCK_BATCHES_MAX_RETRIES",),
-        "deliveries of a message of the batches door that may fail before it is a dead letter, unless it says otherwise",
+        "failed deliveries after which a message of the batches door is a dead letter, if the message has no limit of its own",
     ),
     "topics": Setting(
         parsers.listener,
@@ -230,7 +230,7 @@ SETTINGS: dict[str, Setting] = {
     "messages_visibility_timeout_ms": Setting(
         parsers.duration(1, limits.timeout_ms_max),
         ("PENSTOCK_MESSAGES_VISIBILITY_TIMEOUT_MS",),
-        "how long a consumer has for a message, unless its queue or the consumer says otherwise",
+        "how long a consumer has for a message, if neither its queue nor the consumer sets a time",
     ),
     "messages_max_size_kb": Setting(
         parsers.number(1, limits.payload_bytes_max // 1024), ("PENSTOCK_MESSAGES_MAX_SIZE_KB",), "how large a message may be"
@@ -248,12 +248,12 @@ SETTINGS: dict[str, Setting] = {
     "messages_max": Setting(
         parsers.number(1, limits.queue_messages_max),
         ("PENSTOCK_MESSAGES_MAX",),
-        "messages that a queue holds, ready and in flight, unless it says otherwise",
+        "messages that a queue holds, ready and in flight, if the queue has no limit of its own",
     ),
     "messages_max_retries": Setting(
         parsers.number(0, limits.attempts_max),
         ("PENSTOCK_MESSAGES_MAX_RETRIES",),
-        "how often a message is delivered before it is a dead letter, unless its queue or the message says otherwise",
+        "how often a message is delivered before it is a dead letter, if neither its queue nor the message sets a limit",
     ),
     "messages_retention": Setting(
         parsers.duration(0, _LONG),

@@ -1,4 +1,4 @@
-"""The one source of time. No other module asks the operating system what time it is.
+"""The one source of time. No other module reads the time from the operating system.
 
 Two readings, never mixed in one comparison:
 
@@ -45,7 +45,7 @@ class Clock(Protocol):
         """Return the wall clock in milliseconds since 1970 (UTC). May jump."""
 
     def steady_ms(self) -> int:
-        """Return milliseconds that only grow, at the pace of real time, while this process lives."""
+        """Return milliseconds that only grow, at the pace of real time, while this process runs."""
 
     def boot(self) -> Boot:
         """Return the current start of the machine. Its age grows with ``steady_ms``, and continues in other processes."""

@@ -93,7 +93,7 @@ class Relay(NamedTuple):
     shard: int  #: the shard that receives it
     end: JobEnd
     spared: int  #: id of the job there that no longer needs it, however it ended; 0: none
-    asked_at: int  #: wall clock, ms: when that shard last asked for the end
+    asked_at: int  #: wall clock, ms: when that shard last requested the end
     deliveries: int  #: number of deliveries so far
 
 

@@ -303,9 +303,9 @@ class EpochLeasesLost(ServerError):
         self.lost = lost
         why = ["their leases ran out"] if lost > gone else []
         if gone:
-            why.append(f"{gone} were removed, or are damaged and put aside")
+            why.append(f"{gone} were removed, or are damaged and in quarantine")
         super().__init__(
-            f"{lost} jobs of epoch {epoch} are no longer the group's: {'; '.join(why)}. Release the group and claim anew, "
+            f"{lost} jobs of epoch {epoch} are no longer the group's: {'; '.join(why)}. Release the group and claim again, "
             "with a longer lease or more frequent heartbeats."
         )
 

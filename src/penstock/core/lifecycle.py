@@ -390,7 +390,7 @@ DUE_ARROWS: Final = frozenset(arrow for (_, arrow), row in TABLE.items() if not 
 
 
 def move(job: JobRecord, arrow: Arrow, moment: Moment, value: int = 0) -> Transition:
-    """Take a job along an arrow and return the row that says what happened.
+    """Take a job along an arrow and return the row that describes the change.
 
     ``value`` is the one number some arrows need: a due time (schedule, postpone, snooze, reschedule, retry, replace-later), the
     length of a lease (claim, prefetch, start, renew, inspect), a priority, a progress, a size. Raises WrongState, and changes

@@ -107,8 +107,8 @@ def check_together(layouts: Sequence[Layout | None]) -> Layout | None:
         flipping = each.epoch == newest.epoch - 1 and each.target == newest.shards
         if not same and not flipping:
             raise StoreIncompatible(
-                f"These stores do not belong together: shard {each.shard} says that there are {each.shards}, and shard "
-                f"{newest.shard} that there are {newest.shards}. Give the same stores as before; nothing was changed."
+                f"These stores are not of one set: shard {each.shard} has a record of {each.shards} shards, and shard "
+                f"{newest.shard} of {newest.shards}. Set the same stores as before. Nothing was changed."
             )
     return newest
 

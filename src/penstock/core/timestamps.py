@@ -16,7 +16,7 @@ _SHAPE: Final = re.compile(
 
 
 def from_rfc3339(text: str) -> int | None:
-    """Return the wall-clock milliseconds of a moment, rounded up, or None if it is not spelled as RFC 3339 asks.
+    """Return the wall-clock milliseconds of a moment, rounded up, or None if it is not spelled as RFC 3339 requires.
 
     A leap second counts as the second after it.
 

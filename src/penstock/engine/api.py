@@ -1,4 +1,4 @@
-"""What the rest of the server may ask of an engine. Doors use these protocols, and neither of the classes behind them.
+"""The interfaces of an engine. Doors use these protocols, and not the classes that implement them.
 
 ``Engine`` (one shard) and ``ShardedEngine`` (several) are an ``EngineApi``; an ``Engine`` is a ``ShardApi``, too.
 """
@@ -76,7 +76,7 @@ class BufferApi(Protocol):
 
 
 class EngineApi(Protocol):
-    """The engine of a server, whatever its number of shards."""
+    """The engine of a server, with any number of shards."""
 
     @property
     def run(self) -> Submit:
@@ -136,7 +136,7 @@ class EngineApi(Protocol):
         """Number of callers that wait for a job to end."""
 
     def highest_id(self) -> int:
-        """Return an id that no stored job is above, whichever server has stored it."""
+        """Return an id that is not below the id of any stored job, of any server."""
 
     def limit_namespaces(self, pool_shares: Shares) -> None:
         """Set the shares of each pool, for each namespace."""

@@ -91,9 +91,9 @@ class ReadyListServer(ReadyListsApi, Protocol):
 
 
 class EngineContext(ShardApi, Protocol):
-    """The engine of one shard, as its parts know it."""
+    """The engine of one shard, as its parts use it."""
 
-    unconfirmed_leases: UnconfirmedLeases  #: jobs from ready lists whose leases the store does not know yet
+    unconfirmed_leases: UnconfirmedLeases  #: jobs from ready lists whose leases are not in the store yet
     hot: Mapping[int, int]  #: queues with a ready list, as of this server's latest transaction, by number
 
     @property
@@ -156,7 +156,7 @@ class EngineContext(ShardApi, Protocol):
 
 
 class ServerContext(EngineApi, Protocol):
-    """The engine of a server, whatever its number of shards, as its parts know it."""
+    """The engine of a server with any number of shards, as its parts use it."""
 
     @property
     def engines(self) -> Sequence[EngineContext]:
@@ -167,7 +167,7 @@ class ServerContext(EngineApi, Protocol):
 
 
 class ShardedContext(ServerContext, Protocol):
-    """The engine of several shards, as its parts know it."""
+    """The engine of several shards, as its parts use it."""
 
     @property
     def store(self) -> ShardedStore:

@@ -1,4 +1,4 @@
-"""The engine of one shard: its store, its batcher, and the callers that wait. Doors know it as ``EngineApi``."""
+"""The engine of one shard: its store, its batcher, and the callers that wait. Doors use it as ``EngineApi``."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class Engine:
 
     ``durability``: what an answer means, see Durability. ``sync_interval_ms``: with ``interval``, how much a power cut may
     lose at most. ``retention``: how much of the past is kept. ``feed``, ``stats``, ``workers``, ``fair_share``: those that the
-    shards of a server have in common. ``quotas``: asked before pushes, before rows are staged, and before the server itself
-    pushes jobs. ``counts_pushes``: whether this engine asks before pushes; False for a shard, where the ShardedEngine asks.
+    shards of a server have in common. ``quotas``: checked before pushes, before rows are staged, and before the server itself
+    pushes jobs. ``counts_pushes``: whether this engine checks quotas before pushes; False for a shard: the ShardedEngine does.
     ``ready_cache``, ``buffer``: make the optional stages of the submit chain (see ``submit.py``).
     """
 
@@ -102,14 +102,14 @@ class Engine:
         self.timer = Timer(self)
         self.leads = not store.capabilities.is_shared  #: whether it does the shard's tasks for one server at a time
         self._lead_ends: Alarm | None = None
-        self.unconfirmed_leases = UnconfirmedLeases()  #: jobs from ready lists whose leases the store does not know yet
+        self.unconfirmed_leases = UnconfirmedLeases()  #: jobs from ready lists whose leases are not in the store yet
         self.hot: Mapping[int, int] = {}  #: queues with a ready list, as of this server's latest transaction, by number
         self._batcher = self._make_batcher(durability, sync_interval_ms)
-        #: Asked before rows are staged, and before the server itself pushes jobs.
+        #: Checked before rows are staged, and before the server itself pushes jobs.
         self.quotas = quotas
         #: Answers pushes to some queues before they are stored.
         self.buffer = None if buffer is None else buffer(self)
-        #: Hands out jobs of hot queues without asking the store.
+        #: Hands out jobs of hot queues without a read of the store.
         self.ready_cache = None if ready_cache is None else ready_cache(self)
         #: Runs a command; awaiting it gives the answer, or raises why there is none.
         self.run: Submit = submit_chain(
@@ -254,7 +254,7 @@ class Engine:
             self._batcher.submit(command).add_done_callback(_ignore)
 
     def highest_id(self) -> int:
-        """Return an id that no stored job is above, whichever server has stored it."""
+        """Return an id that is not below the id of any stored job, of any server."""
         if not self.store.capabilities.is_shared:
             return self.ids.mark()
         return max(self.ids.mark(), first_of(self.clock.now_ms() + limits.clock_apart_ms))

@@ -85,7 +85,7 @@ class EventFeed:
             self.publish(work.tx.block)
 
     def publish(self, block: JournalBlock) -> None:
-        """Pass on a block, whichever server has committed it."""
+        """Pass on a block of any server."""
         if self._listeners:
             self._notify(block)
 

@@ -1,7 +1,7 @@
 """Shares the event loop among namespaces: decides when a request may begin.
 
 The batcher shares transactions (``fair_queue.py``). This module shares what comes before and after them: parsing, rendering,
-reads, events. Every listener asks it once for each request, before the body is read; event streams ask before they send.
+reads, events. Every listener calls it once for each request, before the body is read; event streams call it before they send.
 
 While only one namespace sends requests, nothing waits and nothing is counted. When a second namespace is active, each one
 may begin ``limits.share_turn_requests`` requests in one turn of the event loop, and may have ``limits.share_large_requests``
@@ -147,7 +147,7 @@ class FairShare:
     async def large(self, namespace: str) -> AsyncIterator[None]:
         """Run a large request; wait first while its namespace has the maximum number of them in progress.
 
-        A task that has one in progress already, such as a large command that asks for a listing, does not wait for itself.
+        A task that has one in progress already, such as a large command that requests a listing, does not wait for itself.
         """
         if self.is_large:
             yield

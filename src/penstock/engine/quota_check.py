@@ -1,4 +1,4 @@
-"""Quotas: how many jobs each namespace may push. Optional; ``submit.py`` asks before pushes."""
+"""Quotas: how many jobs each namespace may push. Optional; ``submit.py`` checks them before pushes."""
 
 from __future__ import annotations
 

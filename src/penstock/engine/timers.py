@@ -1,6 +1,6 @@
-"""What time does to jobs: delayed jobs become due, leases and times-to-live expire, and crons push new jobs.
+"""The timers: delayed jobs become due, leases and times-to-live expire, and crons push new jobs.
 
-Nothing is polled. The store knows the next moment at which something is due; the timer sleeps until then, and is woken by
+Nothing is polled. The store has the next moment at which something is due; the timer sleeps until then, and is woken by
 anything earlier. A sweep is part of every batch, after the commands of workers and before the claims. So a heartbeat that
 arrives in the same moment as the end of its lease counts first, and a claim never misses a job that is already due.
 """

@@ -63,7 +63,7 @@ class UnitOfWork:
         self.followed = 0  #: how many of these were followed up for the jobs that need them
         self.ends: list[JobEnd] = []  #: other ends to apply to jobs that need the ended jobs
         self.spared: dict[int, int] = {}  #: by ended job: the job on another shard that does not need it any more
-        self.given_up: list[int] = []  #: dead jobs that are gone now, and for whose retry jobs of other shards wait
+        self.given_up: list[int] = []  #: dead jobs that were removed, and for whose retry jobs of other shards wait
         self.results: dict[int, bytes] = {}  #: results of workers, by job
         self._unsaved_results: dict[int, bytes] = {}
         self._emptied: list[JobRecord] = []
@@ -177,16 +177,16 @@ class UnitOfWork:
             if (number, ref) not in self._named:
                 await self.prefetch_named(((number, ref),))
             job = self._named[number, ref]
-        if job is None or job.namespace != number:  # first: another namespace must not learn even that it is moving
+        if job is None or job.namespace != number:  # first: another namespace must not find out even that it is moving
             return None
         if self._away:
             self._check_here(job)
         return None if job.state == _NOWHERE else job
 
     async def known(self, job_id: int, may: Callable[[QueueKey], bool] | None = None) -> JobRecord | None:
-        """Return a job by its id, with the changes that this transaction has made so far, or None if it is gone.
+        """Return a job by its id, with the changes that this transaction has made so far, or None if it was removed.
 
-        ``may``: whether jobs of a queue may be known; other jobs count as gone. Raises QueueMoving.
+        ``may``: whether the caller has access to a queue; jobs of other queues count as removed. Raises QueueMoving.
         """
         if job_id not in self._known:
             await self.prefetch((job_id,))
@@ -230,7 +230,7 @@ class UnitOfWork:
 
     @staticmethod
     def name_of(job: JobRecord) -> str:
-        """Return the id of a job as users know it."""
+        """Return the id of a job as users see it."""
         return job.custom_id or ids.to_uuid(job.id)
 
     @staticmethod

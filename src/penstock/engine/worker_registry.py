@@ -182,7 +182,7 @@ class WorkerRegistry:
         if before is None:
             if len(self) >= limits.workers_max:
                 raise TooMany(
-                    f"Too many workers (max {limits.workers_max}). Unregister some, or wait until silent ones are gone."
+                    f"Too many workers (max {limits.workers_max}). Unregister some, or wait until silent ones are removed."
                 )
             held = self._held.get(namespace, 0)
             self.pool_shares.check("workers", namespace, most=limits.workers_max, taken=len(self), held=held)

@@ -59,7 +59,7 @@ def percentiles(counts: Mapping[int, int], shares: Sequence[float]) -> list[floa
     found: list[float | None] = []
     for share in shares:
         if not 0 <= share <= 1:
-            raise ValueError(f"A percentile is asked for by a share from 0 to 1, not {share}")
+            raise ValueError(f"A percentile must be a share from 0 to 1, not {share}")
         rank, passed = max(1, math.ceil(share * total)), 0
         for bucket in sorted(counts):
             passed += counts[bucket]

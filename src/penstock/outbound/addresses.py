@@ -1,7 +1,7 @@
 """Decides which addresses are on the public internet, and why the others are forbidden.
 
 The standard library's ``is_global`` is not enough: it accepts an address that contains another one (NAT64, 6to4), and it
-does not know metadata services. In IPv6, allowed ranges are listed, and everything else is forbidden.
+does not include metadata services. In IPv6, allowed ranges are listed, and everything else is forbidden.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class WebhookDispatcher(PeriodicService):
             delivery.nudge()
 
     def _rewind(self) -> None:
-        """Handle a store that was read anew: registrations and events that it lost never happened."""
+        """Handle a store that was read again: lost registrations and events are discarded."""
         for delivery in (*self._deliveries.values(), *self._left):
             delivery.rewind()
         self._serve_webhooks()

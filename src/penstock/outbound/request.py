@@ -81,7 +81,7 @@ def sign(secret: str, body: bytes) -> str:
 
 
 async def data_of(store: Store | ShardedStore, kind: int, namespace: str, job_id: int) -> bytes | None:
-    """Return the result of a completed job, or the payload of a pushed or failed one, as JSON; None if gone or too large."""
+    """Return the result of a completed job, or the payload of a pushed or failed one, as JSON; None if removed or too large."""
     found: bytes | None = None
     try:
         if kind == EventKind.JOB_COMPLETED:

@@ -47,7 +47,7 @@ EARLY_MS: Final = limits.HOUR_MS
 
 
 def with_dev_cert(config: Config, clock: Clock) -> Config:
-    """Return the configuration with the development certificate, if it asks for one; otherwise unchanged.
+    """Return the configuration with the development certificate, if ``dev_cert`` is set; otherwise unchanged.
 
     The certificate is in the data directory. It is created there if there is none, and renewed if it expires within a week
     or cannot be used. Raises ConfigInvalid if it cannot be read or written.
@@ -95,8 +95,8 @@ def _read(file: Path) -> bytes | None:
         return None
     except OSError as error:
         raise ConfigInvalid(
-            f"The development certificate {file} cannot be read: {error.strerror}. Remove it and a new one is made, or leave "
-            "--dev-cert away."
+            f"The development certificate {file} cannot be read: {error.strerror}. Remove it, and the server creates a new "
+            "one, or do not set --dev-cert."
         ) from None
 
 

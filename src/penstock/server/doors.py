@@ -200,7 +200,7 @@ class Doors:
             log.warning("requests that had not arrived were cut off", connections=len(connections))
 
     def stop_claiming(self) -> None:
-        """Claim no more messages for consumers that receive them as a stream: they would ask again and again."""
+        """Claim no more messages for consumers that receive them as a stream: they would send new claims again and again."""
         self.stages.answer_all_waiters()
         self.subscribers.stop()
         self._consumers.stop_claiming()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("penstock")
 
-#: How often stores are read again if some of them know their number and others do not.
+#: How often stores are read again if some of them have their number and others do not.
 _LOOKS: Final = 3
 
 

@@ -117,7 +117,7 @@ def _tell_of_damage(jobs: int, *, fail: bool) -> None:
         return
     what = (
         f"{jobs} jobs are damaged on the server's disk and left out of this snapshot. The queue puts such a job aside when it"
-        " meets it, and never delivers it. Look at the server's disk, and restore a backup if these jobs matter"
+        " meets it, and never delivers it. Check the server's disk, and restore a backup if you need these jobs"
         " (docs/semantics.md)."
     )
     if fail:

@@ -1,7 +1,7 @@
 """Read PostgreSQL directly, by ADBC, where workers can reach it: the same columns and rows, without the server in between.
 
 The addresses of the databases are secrets, read in the worker from ``directUrlEnv`` or ``directUrlFile``: one for each
-shard, in the server's order. The server is still asked which events are durable, and whether the caller has the permission.
+shard, in the server's order. The server still decides which events are durable, and checks the caller's permission.
 
 This is the only module of the Spark part that depends on the store's format. The same code as in the server's bulk process
 converts the stored rows to columns.

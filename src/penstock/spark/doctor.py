@@ -160,7 +160,7 @@ def _tables(lake: Lake, tables: Mapping[str, Table]) -> Iterator[Finding]:
             opened.append(path)
             batches[path] = mark_of(found)
             wrong = _differing(found, table)
-        except Exception as error:  # noqa: BLE001, whatever it is, it is what was asked for
+        except Exception as error:  # noqa: BLE001, any error is a result of the check
             yield Finding(
                 path,
                 ok=False,
@@ -214,6 +214,6 @@ def _start() -> Finding:
         count = spark.range(10).count()
         version = spark.version
         spark.stop()
-    except Exception as error:  # noqa: BLE001, whatever it is, it is what was asked for
+    except Exception as error:  # noqa: BLE001, any error is a result of the check
         return Finding("Spark", ok=False, text=str(error).splitlines()[0], remedy="see above; the log of Spark has more")
     return Finding("Spark", ok=count == 10, text=f"{version} starts and counts")

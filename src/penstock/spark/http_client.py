@@ -40,7 +40,7 @@ LONG_MS: Final = 600_000
 
 
 class RowsMissing(UnexpectedReply):
-    """The rows of an answer are incomplete, or their number is wrong. A proxy in between may have cut it off."""
+    """The rows of an answer are incomplete, or their number is wrong. A proxy may have cut it off."""
 
 
 class BulkClient:

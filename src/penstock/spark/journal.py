@@ -36,7 +36,7 @@ log = logging.getLogger("penstock.spark")
 
 #: Events of one partition at most, unless more partitions are requested: one request each.
 EVENTS_PER_PARTITION: Final = 250_000
-#: The pause of an idle stream before Spark asks again, in seconds: by default, it asks every 10 ms.
+#: The pause of an idle stream before Spark's next request, in seconds: by default, Spark sends one every 10 ms.
 IDLE_PAUSE_S: Final = 0.1
 #: The code of the error for a position in another history.
 HISTORY_REPLACED: Final = "history_replaced"
@@ -153,7 +153,7 @@ def lost(shard: str | int, wanted: int, first: int) -> EventsLost:
     """Return the error for events that are not kept any more, with the remedy."""
     return EventsLost(
         f"Shard {shard} no longer keeps the events from {wanted} on: its journal begins with {first}. With failOnDataLoss=false"
-        " the rest is read; keep more (journal_age_ms, journal_bytes_max) to be able to stay away for longer."
+        " the rest is read; keep more (journal_age_ms, journal_bytes_max) if readers must be able to stop for longer."
     )
 
 
@@ -265,7 +265,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             block(IDLE_PAUSE_S)
             return start
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        # Shards without new events keep their position: it must not go back if a server does not know the shard for a while.
+        # Shards without new events keep their position: it must not go back if a server does not list the shard for a while.
         to = {shard: place + _share(waiting, shard, most) for shard, place in known.items()}
         self._read = to
         fresh = {shard: place for shard, place in known.items() if shard not in start.get("to", {}) or shard in anew}

@@ -163,7 +163,7 @@ def _url(text: str) -> str:
 def _names(text: str) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not found:
-        raise ValueError("must name at least one, several with commas in between")
+        raise ValueError("must have at least one entry, several separated by commas")
     return found
 
 
@@ -332,7 +332,7 @@ OPTIONS: Final[dict[str, Option]] = {
     "retryFor": Option(_ALL, _duration(), "2m", "how long requests to a server that does not answer are repeated"),
     "table": Option(_READS, _one_of(*TABLES), "`queues`, if `queues` is given", "`jobs`, `journal` or `queues`"),
     "columns": Option(
-        _READS, _names, "all", "only these columns; Spark does not tell a Python source which columns a query needs"
+        _READS, _names, "all", "only these columns; Spark does not report to a Python source which columns a query needs"
     ),
     "queues": Option((JOBS, QUEUES), _names, "all; required for a queues stream", "names of queues, separated by commas"),
     "queuesPattern": Option(
@@ -430,7 +430,7 @@ _BY_LOWER: Final = {name.lower(): name for name in OPTIONS}
 def shape_of(given: Mapping[str, str]) -> Options:
     """Return the options on which the columns depend. Raises OptionInvalid."""
     table = _table(given)
-    # Spark asks for columns before it decides between a batch and a stream.
+    # Spark reads the columns before it decides between a batch and a stream.
     found = {name: value for name, value in given.items() if name.lower() in ("columns", "url")}
     return _read(found | {"table": table}, {"jobs": JOBS, "journal": JOURNAL, "queues": QUEUES}[table], needs_url=False)
 
@@ -440,7 +440,7 @@ def for_batch(given: Mapping[str, str]) -> Options:
     table = _table(given)
     if table == "queues":
         raise OptionInvalid(
-            "Option table: queues are read as a stream (spark.readStream); a batch reads table=jobs, which takes nothing away,"
+            "Option table: queues are read as a stream (spark.readStream); a batch reads table=jobs, which claims nothing,"
             " or table=journal."
         )
     if table == "jobs":  # one damaged job should not prevent reading the others
@@ -458,9 +458,7 @@ def for_stream(given: Mapping[str, str]) -> Options:
         )
     found = _read(dict(given) | {"table": table}, QUEUES if table == "queues" else JOURNAL_STREAM)
     if table == "queues" and not found.queues and found.queues_pattern is None:
-        raise OptionInvalid(
-            "Option queues is missing: which queues to consume, with commas in between; or say queuesPattern=…"
-        )
+        raise OptionInvalid("Option queues is missing: set the queues to consume, separated by commas, or queuesPattern=…")
     return _checked(found)
 
 

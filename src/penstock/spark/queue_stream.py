@@ -101,7 +101,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._claimed = _NOTHING
         self._acked = 0
         self._histories: dict[str, str] = {}  # of the server's shards, at the last claim
-        self._turn = -1  # which part of the queues was asked first
+        self._turn = -1  # which part of the queues was claimed from first
         self._pace = TriggerPacing(options.min_offsets_per_trigger, options.max_trigger_delay or TRIGGER_DELAY_MS)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -206,7 +206,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise LeasesLost(
                     f"{_what(error)} If leases ran out, the query was away for longer than leaseTimeout"
                     f" ({self.options.lease_timeout} ms), and these jobs went back to their queues. With onLeaseLost=skip this"
-                    f" batch goes on without them; the next claim gets them, also one of this query. {_TWICE}"
+                    f" batch continues without them; the next claim gets them, also one of this query. {_TWICE}"
                 ) from error
 
     @staticmethod
@@ -239,7 +239,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not queues:  # no queue matches yet
             block(wait_ms / 1000)
             return 0
-        # If there are more names than one claim may have, parts of them are asked in turn: an empty claim is not stored.
+        # If there are more names than one claim may have, the stream takes parts of them in turn: an empty claim is not stored.
         heaps = [queues[at : at + QUEUES_PER_CLAIM] for at in range(0, len(queues), QUEUES_PER_CLAIM)]
         self._turn = (self._turn + 1) % len(heaps)
         for number in range(len(heaps)):
@@ -267,10 +267,11 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise
             if self.options.on_lease_lost != "skip":
                 raise HistoryChanged(
-                    f"{_what(error)} What was acknowledged may wait in its queues again, or may be gone. With"
-                    " onLeaseLost=skip the query goes on with what is there now; or begin with a new checkpoint."
+                    f"{_what(error)} Acknowledged jobs may be in their queues again, or may be missing. With"
+                    " onLeaseLost=skip the query continues with the jobs that are in the store now. Or start with a"
+                    " new checkpoint."
                 ) from error
-            log.warning("%s The query goes on with the jobs that are there now. %s", _what(error), _TWICE)
+            log.warning("%s The query continues with the jobs that are in the store now. %s", _what(error), _TWICE)
             self._histories = {}
             claimed = self._server().post(where, wanted, wait_ms=wait_ms + LONG_MS)
         self._histories = self._histories | claimed.get("histories", {})
@@ -286,7 +287,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise LeasesLost(
                 f"{_what(error)} Their batch is done, but was not acknowledged within leaseTimeout"
                 f" ({self.options.lease_timeout} ms), so these jobs went back to their queues. With onLeaseLost=skip the query"
-                f" goes on, and the next claim gets them, also one of this query. {_TWICE}"
+                f" continues, and the next claim gets them, also one of this query. {_TWICE}"
             ) from error
         if lost:
             log.warning(

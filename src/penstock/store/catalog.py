@@ -144,7 +144,7 @@ class CatalogReads(Generic[C]):
             call()
 
     def _is_seen(self, job: JobRecord) -> bool:
-        """Return whether the job's rows here are the valid ones: not if its queue has moved away, or has not arrived yet."""
+        """Return whether the job's rows here are the valid ones: not if its queue was moved away, or is not complete here."""
         queue = self.catalog.away.get(job.queue)
         return queue is None or queue.move.step.is_seen
 

@@ -2,7 +2,7 @@ r"""A server's log of answered pushes: the copy of its enqueue buffer on its own
 
 Records are numbered from 1 without gaps and written one after the other into files of limited size. A record is durable when
 its future is done: many that arrive together share one fsync. Records that are stored in the database are deleted, a whole file
-at a time. After a crash, the database tells the reader up to which number the log is stored (see ``wals`` in the database).
+at a time. After a crash, the reader finds in the database up to which number the log is stored (see ``wals`` in the database).
 
 A crash may tear the end of the last file: records that are cut off there were never answered. A mark beside the log
 (``enqueue_log_mark``) distinguishes that from a shortened log, which stops the start. Damage anywhere else stops it, too.
@@ -355,8 +355,9 @@ class EnqueueLog:
 
 def _damaged(path: Path, at: int) -> StoreIncompatible:
     return StoreIncompatible(
-        f"{path} is damaged at byte {at}, or the file before it was cut short: something that was promised cannot be read. "
-        "Restore the files from a copy, or move them away and start with --accept-loss to go on without what is in them."
+        f"{path} is damaged at byte {at}, or the file before it was cut short: pushes that were answered cannot be read. "
+        "Restore the files from a copy, or move them to another directory and start with --accept-loss. Then "
+        "the jobs in them are lost."
     )
 
 

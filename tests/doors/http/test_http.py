@@ -186,7 +186,7 @@ def test_a_page_that_is_too_large_says_how_many_would_fit(api: Api) -> None:
         api.push("x" * (10 * limits.MEBIBYTE - 2))
     assert api.refused("GET", "{q}/jobs/list") == (
         400,
-        "These 10000 jobs are larger than 64 MiB. Ask for fewer: the first 6 would fit.",
+        "These 10000 jobs are larger than 64 MiB. Request fewer: the first 6 would fit.",
     )
     assert len(api.ok("GET", "{q}/jobs/list", params={"limit": 6})["jobs"]) == 6
     api.ok("POST", "{q}/obliterate")

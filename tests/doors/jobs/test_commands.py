@@ -1009,7 +1009,7 @@ def test_dead_letters_are_never_left_out_because_they_are_large(server: ServerPr
         client.ok("FAIL", id=job["id"], error="broken")
     error = client.refused("Dlq", queue=client.queue)
     assert error == (
-        "These dead jobs, each listed twice, are larger than 64 MiB. Ask for fewer with count or limit: the first 4 would fit."
+        "These dead jobs, each listed twice, are larger than 64 MiB. Request fewer with count or limit: the first 4 would fit."
     )
     assert len(client.ok("Dlq", queue=client.queue, count=4)["entries"]) == 4
     client.ok("Obliterate", queue=client.queue)

@@ -46,7 +46,7 @@ def test_one_store_becomes_two_and_one_again(tmp_path: Path) -> None:
         api = Api(client, MOVES)
         assert "shard 1 of 1: 0 queues, spare" in shards(server, "status").stdout
         done = shards(server, "rebalance")
-        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "done: every queue is where it belongs"), done
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "done: every queue is on its shard"), done
         assert [each["queues"] for each in client.get("/shards").json()["shards"]] == [0, 1]
         assert "nothing to do" in shards(server, "rebalance").stdout
         api.ok("POST", f"/jobs/{job}/ack", {"token": held["token"], "result": 7})
@@ -59,7 +59,7 @@ def test_one_store_becomes_two_and_one_again(tmp_path: Path) -> None:
         assert place is not None
         assert len(place) == 2
         shrunk = shards(server, "rebalance", "--to", "1")
-        assert "may be left away at the next restart: shard 1" in shrunk.stdout
+        assert "without queues, can be left out at the next restart: shard 1" in shrunk.stdout
 
     with server_on(tmp_path, 1) as server, server.client() as client:
         api = Api(client, MOVES)

@@ -85,7 +85,7 @@ def test_acknowledging_one_topic_and_receiving_of_another(client: RespClient) ->
 def test_one_message_at_a_time(client: RespClient, other: RespClient) -> None:
     client.publish("a", "b")
     assert client.ok("RECEIVE", client.topic) == b"a"
-    held = "failed to get next value: A message is held already. Settle it before asking for the next one."
+    held = "failed to get next value: A message is held already. Settle it before you request the next one."
     assert client.refused("RECEIVE", client.topic) == held
     assert client.refused("RECEIVE", f"{client.topic}-2") == held
     assert client.refused("SUBSCRIBE", client.topic).startswith("ERR A received message is held")

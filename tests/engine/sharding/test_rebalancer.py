@@ -621,7 +621,7 @@ def test_stores_that_cannot_belong_together_are_refused() -> None:
     beginning = [Layout(0, 2, 0, 3), Layout(1, 2), Layout(2, 2)]
     assert check_together(beginning) == Layout(0, 2, 0, 3)
     for wrong in ([Layout(0, 2), Layout(1, 5)], [Layout(0, 3, 2), Layout(1, 2, 0, 3)], [Layout(0, 3, 1), Layout(1, 2)]):
-        with pytest.raises(StoreIncompatible, match="do not belong together"):
+        with pytest.raises(StoreIncompatible, match="are not of one set"):
             check_together(wrong)
 
 
@@ -690,7 +690,7 @@ async def test_a_server_that_does_not_know_all_stores_keeps_a_rebalance_from_beg
     async with fleet_on(places, clock, 2) as old:
         job = await push(old, MOVES)
         async with fleet_on(places, clock, 3) as new:
-            with pytest.raises(RebalanceRefused, match="knows only 2 of 3 stores"):
+            with pytest.raises(RebalanceRefused, match="has only 2 of 3 stores"):
                 await within(clock, new.rebalancer.begin())
             # One that was taken for dead and comes back does no harm: its store does not serve it any more.
             for engine in new.engines:

@@ -69,7 +69,9 @@ async def test_a_file_of_a_newer_version_is_refused_and_not_touched(tmp_path: Pa
         db.execute(f"pragma user_version = {schema.SCHEMA_VERSION + 1}")
     db.close()
     before = path.read_bytes()
-    with pytest.raises(StoreIncompatible, match=r"has schema version \d+, this Penstock knows up to \d+.*Upgrade Penstock"):
+    with pytest.raises(
+        StoreIncompatible, match=r"has schema version \d+, and this Penstock supports up to \d+.*Upgrade Penstock"
+    ):
         await reopen(tmp_path, clock)
     assert path.read_bytes() == before
 
@@ -322,7 +324,7 @@ async def test_data_that_went_missing_is_not_taken_for_an_empty_queue(
         (killed / FILE_NAME).write_bytes(b"")
     else:
         (killed / f"{FILE_NAME}{gone}").unlink()
-    said = r"(went missing|without its log).* restore a backup with: penstock restore.* --accept-loss"
+    said = r"(are missing|without its log).* restore a backup with: penstock restore.* --accept-loss"
     with pytest.raises(StoreIncompatible, match=said):
         await reopen(killed, clock)
     again = await reopen(killed, clock, accept_loss=True)

@@ -250,7 +250,7 @@ class AsyncJobs:
         await self._send(ApiCall("DELETE", path("/jobs/{}/logs", job_id), nothing))
 
     async def cancel(self, job_id: str) -> None:
-        """Remove a job, whatever its state. A worker of this SDK that runs it notices within a second. Raises NotFound."""
+        """Remove a job in any state. A worker of this SDK that runs it notices within a second. Raises NotFound."""
         await self._send(ApiCall("DELETE", path("/jobs/{}", job_id), nothing, already=(404,)))
 
     async def update(self, job_id: str, data: Any) -> None:

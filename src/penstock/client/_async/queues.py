@@ -62,7 +62,7 @@ class AsyncQueues:
         return await self._send(ApiCall("POST", queue_path("/queues/{}/drain", queue), replies.COUNT))
 
     async def obliterate(self, queue: str) -> None:
-        """Remove a queue with all its jobs, whatever their state."""
+        """Remove a queue with all its jobs, in any state."""
         await self._send(ApiCall("POST", queue_path("/queues/{}/obliterate", queue), nothing))
 
     async def clean(self, queue: str, *, older_than: Duration = 0, state: str | None = None, limit: int = 1000) -> Cleaned:

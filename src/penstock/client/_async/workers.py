@@ -46,7 +46,7 @@ class AsyncWorkers:
     async def heartbeat(
         self, worker_id: str, *, active_jobs: int | None = None, processed: int | None = None, failed: int | None = None
     ) -> bool:
-        """Report that a worker is alive, and its counts. False: the server does not know the worker; register it again."""
+        """Report that a worker is alive, and its counts. False: the worker is not registered; register it again."""
         fields = body(activeJobs=active_jobs, processed=processed, failed=failed)
         return await self._send(ApiCall("POST", path("/workers/{}/heartbeat", worker_id), replies.HEARD, fields))
 

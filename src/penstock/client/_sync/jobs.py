@@ -249,7 +249,7 @@ class Jobs:
         self._send(ApiCall("DELETE", path("/jobs/{}/logs", job_id), nothing))
 
     def cancel(self, job_id: str) -> None:
-        """Remove a job, whatever its state. A worker of this SDK that runs it notices within a second. Raises NotFound."""
+        """Remove a job in any state. A worker of this SDK that runs it notices within a second. Raises NotFound."""
         self._send(ApiCall("DELETE", path("/jobs/{}", job_id), nothing, already=(404,)))
 
     def update(self, job_id: str, data: Any) -> None:

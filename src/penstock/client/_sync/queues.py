@@ -63,7 +63,7 @@ class Queues:
         return self._send(ApiCall("POST", queue_path("/queues/{}/drain", queue), replies.COUNT))
 
     def obliterate(self, queue: str) -> None:
-        """Remove a queue with all its jobs, whatever their state."""
+        """Remove a queue with all its jobs, in any state."""
         self._send(ApiCall("POST", queue_path("/queues/{}/obliterate", queue), nothing))
 
     def clean(self, queue: str, *, older_than: Duration = 0, state: str | None = None, limit: int = 1000) -> Cleaned:

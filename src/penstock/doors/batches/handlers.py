@@ -1,4 +1,4 @@
-"""Handlers of the batches door. Each request is one command, whatever its number of messages."""
+"""Handlers of the batches door. Each request is one command, with any number of messages."""
 
 from __future__ import annotations
 

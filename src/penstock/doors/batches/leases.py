@@ -1,4 +1,4 @@
-"""Leases of messages that were dequeued together: an action on one of them proves that their consumer is alive.
+"""Leases of messages that were dequeued together: an action on one of them shows that their consumer is active.
 
 A consumer of mqueue takes several messages and works on one after the other. It sends no heartbeat for the later ones. So
 each ack, nack and heartbeat renews the leases of the messages that were dequeued together with it. A consumer that dies

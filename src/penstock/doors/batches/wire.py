@@ -152,7 +152,7 @@ class ItemView(msgspec.Struct):
 
 
 class DeadView(msgspec.Struct):
-    """A dead letter. They are listed in the order in which they died."""
+    """A dead letter. They are listed in the order in which they became dead letters."""
 
     id: int
     id_text: str  #: the same id as text, for JavaScript

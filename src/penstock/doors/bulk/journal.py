@@ -49,13 +49,13 @@ class JournalHandlers(BulkDoor):
         check_history(query.shard, engine.store, query.history)
         if limits.journal_seq_max >= query.from_ > await engine.store.journal_end():
             raise HistoryReplaced(
-                f"The journal of shard {query.shard} ends before {engine.store.journal_next}, and {query.from_} was asked for:"
+                f"The journal of shard {query.shard} ends before {engine.store.journal_next}, and {query.from_} was requested:"
                 " it is another server's, or its store was emptied or restored."
             )
         seq, to = self._range(engine, query)
         first = await _first_kept(engine.store)
         if seq < first:
-            raise JournalGone(f"The journal is kept from {first} on, and {seq} was asked for.", first=first)
+            raise JournalGone(f"The journal starts at {first}, and {seq} was requested.", first=first)
         made = await self.service.answer(
             "journal",
             source=engine.store.source,
@@ -85,7 +85,7 @@ class JournalHandlers(BulkDoor):
         if to < seq:
             raise InvalidInput("to must not be less than from")
         if to - seq > self._rows_max:
-            raise InvalidInput(f"At most {self._rows_max} events can be read at once (bulk_journal_rows). Ask for fewer.")
+            raise InvalidInput(f"At most {self._rows_max} events can be read at once (bulk_journal_rows). Request fewer.")
         # On a shared store, another server may have newer events than this one; the bulk process checks this itself.
         if to > durable and not engine.store.capabilities.is_shared:
             raise InvalidInput(f"to is {to}, and only what is before {durable} is durable (vouched, see GET /bulk)")

@@ -42,7 +42,7 @@ class _Snapshot:
         self.paths: list[str] = []
         self.parts: list[wire.PartReply] = []
         self.damaged = 0
-        self.unfetched: set[int] = set()  #: parts that no client has asked for yet
+        self.unfetched: set[int] = set()  #: parts that no client has requested yet
         self.used_at = 0  #: steady clock, ms
         self.alarm: Alarm | None = None
 

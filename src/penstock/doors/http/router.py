@@ -41,7 +41,7 @@ class _Pattern:
         parts = route.path.split("/")[1:]
         spans = [at for at, part in enumerate(parts) if part == f"{{{_SPANNING}}}"]
         if len(spans) > 1:
-            raise ValueError(f"{route.path} has two parameters {{{_SPANNING}}}: it cannot be told where the first ends")
+            raise ValueError(f"{route.path} has two parameters {{{_SPANNING}}}: the end of the first cannot be determined")
         self.route = route
         self._least = len(parts)
         self._span = spans[0] if spans else None

@@ -65,7 +65,7 @@ class JobsDoor:
         return self.namespaced(*(route._replace(handler=MethodType(route.handler, self)) for route in table))
 
     def partial(self) -> list[str] | msgspec.UnsetType:
-        """Return the shards that could not be asked, for a list over all shards."""
+        """Return the shards that did not answer, for a list over all shards."""
         return self.store.down() or msgspec.UNSET
 
     # The subject of a request.

@@ -70,7 +70,7 @@ class DeadLetters:
         if found is None or most == 0:
             return c.DeadEntriesReply(jobs=[], entries=[])
         listing: BoundedList[JobRecord] = BoundedList(
-            "These dead jobs, each listed twice, are", "Ask for fewer with count or limit"
+            "These dead jobs, each listed twice, are", "Request fewer with count or limit"
         )
         for job in await _filtered(self.queues, found, query.filter or c.DeadFilter(), most):
             listing.add(job, 2 * job.size)

@@ -1,4 +1,4 @@
-"""The hub subscribes once to the engine's event feed, and passes each event on to the readers that want it.
+"""The hub subscribes once to the engine's event feed, and passes each event on to the readers that have subscribed to it.
 
 Readers are found by the kind of an event, so readers of other kinds cost nothing. While there is no reader, the
 hub is not subscribed to the feed.
@@ -43,7 +43,7 @@ def _named_by(event: Sequence[Any]) -> str:
 
 
 class EventReader:
-    """One connection that wants events of some kinds, from one namespace and optionally one queue.
+    """One connection that receives events of some kinds, from one namespace and optionally one queue.
 
     ``render`` returns an event in the form for this reader. ``take`` gets each event, rendered and original, and returns
     whether it had room. ``everywhere``: it may see the server as a whole, so it also gets figures over all namespaces.
@@ -80,7 +80,7 @@ class EventReader:
 
 
 class EventHub:
-    """Passes events on to readers. They subscribe with ``want``, and unsubscribe by wanting no kinds."""
+    """Passes events on to readers. They subscribe with ``want``; a call without kinds unsubscribes."""
 
     def __init__(self, feed: EventFeed, clock: Clock, fair_share: FairShare | None = None) -> None:
         self._fair_share = fair_share
@@ -90,7 +90,7 @@ class EventHub:
         self._started_until = 0  #: steady ms
         #: By kind and namespace, in the order of their subscription: an event costs nothing for readers of other namespaces.
         self._readers: dict[int, dict[str, dict[EventReader, None]]] = {}
-        self._wanted: dict[int, int] = {}  #: number of readers that want a kind
+        self._wanted: dict[int, int] = {}  #: number of readers of a kind
         self._end: Callable[[], None] | None = None
         #: Events to pass on, by namespace: a block and a position in it. No entry is empty.
         self._backlogs: dict[str, deque[tuple[JournalBlock, int]]] = {}
@@ -137,7 +137,7 @@ class EventHub:
         self._feed.publish_transient(EventKind.SERVER_STARTED, payload, now)
 
     def greet(self, reader: EventReader) -> None:
-        """Send a new reader the event that the server has started, if it wants the event and the start was recent."""
+        """Send a new reader the event that the server has started, if it is subscribed to it and the start was recent."""
         if reader.greeted or EventKind.SERVER_STARTED not in reader.kinds:
             return
         reader.greeted = True
@@ -145,12 +145,12 @@ class EventHub:
             self._pass_on(self._started, (reader,))
 
     async def data_of(self, store: Store | ShardedStore, outgoing: OutgoingEvent) -> bytes | None:
-        """Return the result of a completed job, or the payload of a failed one, as JSON; None if it is gone or too large."""
+        """Return the result of a completed job, or the payload of a failed one, as JSON; None if removed or too large."""
         found = await data_of(store, outgoing.kind, outgoing.namespace or "", outgoing.job)
         return self._feed.removed.get(outgoing.job) if found is None and outgoing.kind is EventKind.JOB_COMPLETED else found
 
     def wanted(self, kind: EventKind) -> int:
-        """Return how many readers want a kind. Check this before computing something for events of that kind."""
+        """Return the number of readers of a kind. Check this before you compute something for events of that kind."""
         return self._wanted.get(kind.value, 0)
 
     def turn(self, namespace: str) -> asyncio.Future[None] | None:
@@ -225,7 +225,7 @@ class EventHub:
             self._fair_share.catch_up(namespace)
 
     def _readers_of(self, block: JournalBlock, index: int) -> tuple[EventReader, ...]:
-        """Return the readers that want an event of this kind, of its namespace if the block has it."""
+        """Return the readers of an event of this kind, of its namespace if the block has it."""
         event = block.events[index]
         namespaces = self._readers.get(event[0])
         if not namespaces:

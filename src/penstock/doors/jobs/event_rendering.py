@@ -1,6 +1,6 @@
 """Renders journal entries for clients: the contract's 63 events with their payloads, and the older form of the job events.
 
-An event is rendered when the first reader wants it in a form, and then once for all readers of that form.
+An event is rendered when the first reader needs it in a form, and then once for all readers of that form.
 """
 
 from __future__ import annotations

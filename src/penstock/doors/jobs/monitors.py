@@ -1,6 +1,6 @@
 """Events that no command causes: changed counts, periodic figures, and thresholds that are passed.
 
-Each is computed only while a reader wants it, and at a bounded rate, whatever the load is.
+Each is computed only while it has a reader, and at a bounded rate under any load.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Thresholds(NamedTuple):
 
 
 class Pulse:
-    """Calls a function every few ms, but only while a reader wants one of the given kinds."""
+    """Calls a function every few ms, but only while one of the given kinds has a reader."""
 
     def __init__(self, watch: Monitors, kinds: tuple[Kind, ...], every_ms: int, beat: Callable[[], None]) -> None:
         self._watch = watch
@@ -58,7 +58,7 @@ class Pulse:
 
     @property
     def is_wanted(self) -> bool:
-        """Return whether a reader wants one of the kinds."""
+        """Return whether one of the kinds has a reader."""
         return any(self._watch.hub.wanted(kind) for kind in self._kinds)
 
     def tend(self) -> None:

@@ -1,6 +1,6 @@
 """One client's sequence of commands, over TCP or WebSocket.
 
-A session knows whether its client has shown a token, and which jobs the client holds. They are released when it disconnects.
+A session records whether its client has sent a token, and which jobs the client holds. They are released when it disconnects.
 """
 
 from __future__ import annotations

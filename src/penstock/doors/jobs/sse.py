@@ -314,7 +314,7 @@ class EventStream:
 def _places(text: str, shards: int) -> LastSeen | None:
     """Read the position of a client on each shard; 0 is the beginning of all. Return None for an invalid position.
 
-    Behind an ``@`` are the marks of the journals, if the client asked for them.
+    Behind an ``@`` are the marks of the journals, if the client requested them.
 
     A position from fewer shards has seen nothing of those that were added since, so all their events are sent. A position
     from more shards has seen all events of those that were removed.

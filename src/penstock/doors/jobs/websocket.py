@@ -283,7 +283,7 @@ class Socket(WebSocket):
         return client_name(self._session.identity, self._session.namespace, self._session.client)
 
     def _has_unread(self) -> bool:
-        """Tell whether some client has large replies or answers that it has not read."""
+        """Return whether some client has large replies or answers that it has not read."""
         return self._raw_sockets.answers is not None and self._raw_sockets.answers.unread > 0
 
     async def _reserve(self, size: int) -> TooMany | None:

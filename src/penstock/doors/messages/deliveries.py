@@ -95,7 +95,7 @@ class Deliveries:
         self._all.pop(token, None)
 
     def consumer_spoke(self, token: int) -> None:
-        """Record an ack or nack of a delivery: its consumer is alive, even if the ack or nack was too late."""
+        """Record an ack or nack of a delivery: its consumer is active, even if the ack or nack was too late."""
         delivery = self._all.get(token)
         if delivery is not None:
             delivery.holder.spoke()
@@ -116,7 +116,7 @@ class Deliveries:
                 self._mark_unsure(token, spoken_of=event[0] in _WORDS)
 
     def _mark_unsure(self, token: int, *, spoken_of: bool) -> None:
-        """Check whether a delivery is over. ``spoken_of``: if it is over, this shows that its consumer is alive."""
+        """Check whether a delivery is over. ``spoken_of``: if it is over, this shows that its consumer is active."""
         if token in self._all:
             self._unsure[token] = spoken_of or self._unsure.get(token, False)
             if self._checking is None:

@@ -225,7 +225,7 @@ class MessagesDoor:
         routes = [
             Route("POST", "/namespaces", self.make_namespace, "Make a namespace", tag, wire.Created, NAMESPACE, **once),
             Route("GET", "/namespaces", self.list_namespaces, "List namespaces", tag, wire.NamespacesReply),
-            Route("DELETE", "/namespaces/{ns}", self.remove_namespace, "Forget a namespace", tag, status=204),
+            Route("DELETE", "/namespaces/{ns}", self.remove_namespace, "Remove a namespace from the list", tag, status=204),
             Route("POST", queues, self.make_queue, "Make a queue", tag, wire.Created, QUEUE, **once),
             Route("GET", "/namespaces/{ns}/queues", self.list_queues, "List queues", tag, wire.QueueNamesReply),
             Route("DELETE", queues, self.remove_queue, "Remove a queue", tag, status=204),

@@ -94,7 +94,7 @@ class ConnectionMonitor:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="penstock-connections")
 
     def add(self, application: Application) -> None:
-        """Add an application that is asked which connections are in use."""
+        """Add an application that reports which connections are in use."""
         self._applications.append(application)
 
     def stop(self) -> None:

@@ -30,7 +30,7 @@ class LoopShare:
     def __init__(self, clock: Clock) -> None:
         #: Both are attributes, not methods: a caller with a turn reads them before each command.
         self.elapsed_s = clock.stopwatch
-        self.ends_at = 0.0  #: when a caller with a turn should ask for another one before its next command, by ``elapsed_s``
+        self.ends_at = 0.0  #: when a caller with a turn should request another one before its next command, by ``elapsed_s``
         self._round: asyncio.Handle | None = None
         self._line: deque[asyncio.Future[None]] = deque()
         self._next = 0  #: how many continue in the next round

@@ -141,7 +141,7 @@ class UnreadAnswers:
             reader.requests += size
 
     def _fits(self, key: str, client: str, size: int) -> bool:
-        """Return whether an answer may be passed on. If nothing is unread, any answer may, whatever its size.
+        """Return whether an answer may be passed on. If nothing is unread, any answer may, of any size.
 
         A connection without unread answers may use twice the share of its client, and is always sent a small answer. So one
         of the clients behind one address (all local ones, for example) does not hold up all the others.

@@ -96,7 +96,7 @@ class UnreadReplies:
         connection.counted += size
 
     def leave(self, name: str) -> None:
-        """Forget a closed connection. Does nothing if it is not known."""
+        """Remove a closed connection. Does nothing if it is not known."""
         self._connections.pop(name, None)
 
     def _cut(self, name: str) -> None:

@@ -165,7 +165,7 @@ def _entry_docs(entry: RespCommand, protocol: int) -> bytes:
 async def topics(session: RespSession, _command: Command) -> bytes:
     """Answer the sorted topics of the namespace: as one line, or as a list if the client supports it."""
     store, namespace = session.engine.store, session.namespace
-    await yield_to_loop(1)  # the list may be long, and many clients may ask for it
+    await yield_to_loop(1)  # the list may be long, and many clients may request it
     names = sorted(queue.key.name for queue in store.queues() if queue.key.namespace == namespace and queue.created_at)
     if session.protocol >= 3:
         return replies.array(replies.bulk(name.encode()) for name in names)

@@ -56,7 +56,7 @@ class Pipeline:
         self._slots = slots  #: the replies, in order
         self._held = held
         self._pulls: dict[QueueKey, Pulls] = {}
-        self._jobs = 0  #: the number of jobs that the pulls ask for
+        self._jobs = 0  #: the number of jobs that the pulls request
         self._settlings: list[tuple[SettleCommand, int]] = []
 
     def takes_pull(self, pull: Pull) -> bool:

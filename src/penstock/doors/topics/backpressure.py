@@ -1,7 +1,7 @@
 """Flow control of streams: a client that does not read what it was sent is sent nothing more.
 
 The HTTP server below accepts all data of a stream, and keeps it until the client takes it. The operating system counts the
-bytes of a connection that the client has acknowledged, so it knows what the client has taken, whether the socket or the
+bytes of a connection that the client has acknowledged, so it shows what the client has taken, whether the socket or the
 windows of HTTP/2 delay it. This module reads that count, at intervals that keep the cost small.
 """
 

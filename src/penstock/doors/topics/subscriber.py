@@ -53,7 +53,7 @@ class NothingHeld(ServerError):
 
 
 class Occupied(ServerError):
-    """A message is held already. Settle it before asking for the next one."""
+    """A message is held already. Settle it before you request the next one."""
 
     code = "wrong_state"
 

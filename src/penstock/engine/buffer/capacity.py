@@ -40,7 +40,7 @@ class BufferCapacity:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []  #: callers that wait until a record of the log is stored
 
     def has_room(self, push: Push) -> bool:
-        """Return whether a push certainly fits, whatever happens to the others."""
+        """Return whether a push certainly fits, with any outcome of the others."""
         queue = self._store.queue_find(push.queue)
         if queue is None or push.room is None:
             return push.room is None

@@ -39,7 +39,8 @@ class StoreRecords(Command[int]):
     """Store those records of a log that are not stored yet. Answers the number up to which the log is stored.
 
     ``cost``: the weight of the records. ``is_all``: everything before the first of these records was stored once, as the
-    owner of the log knows. If the database knows less, because it was restored from a backup, there is nothing to wait for.
+    owner of the log has recorded. If the database has less, because it was restored from a backup, there is nothing to wait
+    for.
     """
 
     __slots__ = ("cost", "is_all", "log_number", "records")

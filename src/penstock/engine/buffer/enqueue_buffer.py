@@ -98,7 +98,7 @@ class EnqueueBuffer:
 
         Raises StoreLocked, StoreIncompatible (the log is damaged, or lacks records that were answered).
 
-        If the shard cannot be asked up to which number the log is stored, nothing happens, and it is tried again later.
+        If the shard cannot report up to which number the log is stored, nothing happens, and the request is repeated later.
         """
         if self.enqueue_log is not None or not self._identity():
             return
@@ -316,7 +316,7 @@ class EnqueueBuffer:
                     cost = sum(each.weight for _, each in some)
                     stored = await self._store(self.enqueue_log.number, records, cost=cost, is_all=True)
                     if stored < records[0].number:
-                        raise StorageFailed("nothing of it was stored")
+                        raise StorageFailed("it was not stored")
                 except ServerError as error:
                     self.breaker.failed()
                     self._capacity.failed(error)
@@ -430,7 +430,7 @@ class EnqueueBuffer:
 
 
 class Flusher(PeriodicService):
-    """Retries what could not be stored, shows that this server lives, and stores the logs of servers that do not."""
+    """Stores again what could not be stored, renews this server's entry, and stores the logs of servers that have ended."""
 
     every_ms = 1_000
 

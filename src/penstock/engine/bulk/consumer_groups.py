@@ -77,7 +77,7 @@ class GroupStatus(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Some rows of a slice that a caller wants to read."""
+    """The rows of a slice that a caller reads."""
 
     ref: SliceRef
     offset: int  #: offset of the slice's first row in its epoch
@@ -316,7 +316,7 @@ class ConsumerGroups(PeriodicService):
             raise share_used("consumer groups", namespace, most=most, held=held)
         if not idle:
             raise TooMany(
-                f"There are {limits.groups_max} consumer groups in use. Those that hold nothing are forgotten after an hour."
+                f"There are {limits.groups_max} consumer groups in use. Groups without claimed jobs are removed after an hour."
             )
         await self._home.run(ForgetGroups(idle, before))
 
@@ -367,7 +367,7 @@ class ConsumerGroups(PeriodicService):
             self._renewed.pop((namespace, group, number), None)
 
     async def _claim(self, got: _Claimed, wish: GroupClaim) -> None:
-        """Claim jobs in slices, from all queues in turn. Slices that a server left when it died come first."""
+        """Claim jobs in slices, from all queues in turn. Slices of a server that ended unexpectedly come first."""
         keys = [QueueKey(got.namespace, queue) for queue in wish.queues]
         await self._adopt(got, wish)
         await self._claim_ready(got, keys, wish)
@@ -514,7 +514,7 @@ class ConsumerGroups(PeriodicService):
         await self._release_strays()
 
     async def _release_strays(self) -> None:
-        """Release what was claimed for epochs that no client asks for any more."""
+        """Release what was claimed for epochs that no client requests any more."""
         strays = await self._strays(None, before_ms=self._home.clock.now_ms() - limits.slice_stray_ms)
         for stray in strays:
             if self._is_claiming(stray.namespace, stray.group):
@@ -563,6 +563,6 @@ def _is_held(job: JobRecord | None, token: int) -> bool:
 
 def _claim_of(got: _Claimed, queue: QueueKey, count: int, lease_ms: int, wait_ms: int = 0) -> tuple[Claim, SliceNote]:
     note = SliceNote(*got.name)
-    # The store does not know at once which jobs a ready list hands out.
+    # The store learns later which jobs a ready list has handed out.
     claim = Claim(queue, count, wait_ms=wait_ms, lease_ms=lease_ms, note=note, skips_ready_list=True)
     return claim, note

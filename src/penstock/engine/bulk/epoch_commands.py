@@ -73,7 +73,7 @@ class SettleSlice(Command["Settled | None"]):
 
 
 class WaitForDisk(Command[None]):
-    """Answered when everything before it is on disk, whatever the durability."""
+    """Answered when everything before it is on disk, with any durability."""
 
     __slots__ = ()
 
@@ -329,6 +329,6 @@ async def _group(work: UnitOfWork, namespace: str, group: str, queues: Sequence[
 def over(number: int, acked: int) -> EpochOver:
     """Return the error for an epoch that cannot be claimed any more: all epochs up to ``acked`` are acknowledged."""
     return EpochOver(
-        f"The group has acknowledged everything up to epoch {acked}, so epoch {number} cannot be claimed any more. Go on with "
-        f"epoch {acked + 1}, or release the group to start again."
+        f"The group has acknowledged everything up to epoch {acked}, so epoch {number} cannot be claimed any more. Continue "
+        f"with epoch {acked + 1}, or release the group to start again."
     )

@@ -1,4 +1,4 @@
-"""Stores staged writes: chunks and drafts, parts, commits, and which shards know them. See ``staged_writes.py``."""
+"""Stores staged writes: chunks and drafts, parts, commits, and which shards have received them. See ``staged_writes.py``."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class TakeOverChunks(Command[None]):
 
 
 class RecordPublished(NamespaceCommand[bool]):
-    """Record on the first shard which shards know a commit, or that all of it is published; answers the latter."""
+    """Record on the first shard which shards have a commit, or that all of it is published; answers the latter."""
 
     __slots__ = ("key", "published", "shards")
 

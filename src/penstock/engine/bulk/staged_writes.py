@@ -239,7 +239,7 @@ class StagedWrites(PeriodicService):
             await self._expire()
 
     async def _finish(self, namespace: str, key: str) -> None:
-        """Send a commit to the shards that do not know it yet, and record when everything is published."""
+        """Send a commit to the shards that do not have it yet, and record when everything is published."""
         found = await self._home.store.entry_list(Search(EntryKind.COMMIT, namespace, key, limit=1))
         if not found:
             return
@@ -284,7 +284,7 @@ class StagedWrites(PeriodicService):
                     await engine.run(PruneRecords(kept))
 
     async def _wanted(self) -> set[int]:
-        """Return the drafts that are staged, or committed and not yet known to their shard."""
+        """Return the drafts that are staged, or committed and not yet recorded on their shard."""
         store = self._home.store
         wanted = {bulk_records.decode_stage(each.body).draft for each in await store.entry_list(Search(EntryKind.STAGE))}
         for entry in await store.entry_list(Search(EntryKind.OPEN)):

@@ -1,4 +1,4 @@
-"""Checks which jobs are still held, and sets an alert for them. So a worker learns that a job was cancelled.
+"""Checks which jobs are still held, and sets an alert for them. So a worker is notified that a job was cancelled.
 
 A heartbeat reports it too, but it writes each lease. This command only reads. Then its caller waits for the alert, which a
 commit fires that ends one of the jobs.

@@ -1,4 +1,4 @@
-"""The claim: what a caller asks for, and its state. ``serve_claims.py`` has its function, ``claim_waiters.py`` the waiters."""
+"""The claim: its arguments, and its state. ``serve_claims.py`` has its function, ``claim_waiters.py`` the waiters."""
 
 from __future__ import annotations
 
@@ -112,12 +112,12 @@ class Claim(QueueCommand[list[Delivery]]):
         return self.queue.namespace
 
     def weight(self) -> int:
-        """Return how many jobs it asks for."""
+        """Return how many jobs it requests."""
         return self.count
 
 
 def lease_ms_of(queue: Queue, asked_ms: int | None, job: JobRecord | None = None) -> int:
-    """Return the length of a lease (ms) for a claim that asked for ``asked_ms``; None: as the queue's settings say.
+    """Return the length of a lease (ms) for a claim that requested ``asked_ms``; None: by the queue's settings.
 
     ``job``: None means a job without a stall timeout of its own.
     """
@@ -127,7 +127,7 @@ def lease_ms_of(queue: Queue, asked_ms: int | None, job: JobRecord | None = None
     if job is not None and job.details is not None and lease_ms and stall.enabled:
         own = details_of(job).stall_timeout
         if own is not None:
-            # A worker that is silent for this long loses the job. A shorter lease that the claim asked for ends earlier.
+            # A worker that is silent for this long loses the job. A shorter lease that the claim requested ends earlier.
             own = max(own, stall.grace_period)
             lease_ms = own if asked_ms is None else min(own, lease_ms)
     return lease_ms

@@ -98,7 +98,7 @@ class ClaimWaiters:
         pool_shares.check("callers that wait for jobs", namespace, most=limits.waiters_max, taken=self.size, held=held)
 
     def handle_moved_queues(self) -> None:
-        """Handle moved queues: claims at a queue that moved away are sent to its shard. All other lines are served again."""
+        """Handle moved queues: claims of a queue that was moved are sent to its new shard. All other lines are served again."""
         store, steady_ms = self._engine.store, self._engine.clock.steady_ms()
         for queue in list(self._lines):
             away = store.queue_away(queue)

@@ -56,7 +56,7 @@ class Adopt(NamespaceCommand[None]):
 class DropDependency(NamespaceCommand[bool]):
     """Remove the dependency on a job from all jobs that need it. Answers whether there were any.
 
-    The needed job may be gone.
+    The needed job may not exist any more.
     """
 
     __slots__ = ("needed",)
@@ -69,8 +69,8 @@ class DropDependency(NamespaceCommand[bool]):
 class CancelChildren(NamespaceCommand[int]):
     """Cancel the children of a job that no worker has, and let the job continue without them; answers how many.
 
-    Children that are gone count too, because no worker will get them. ``remote``: children on other shards, which were
-    handled there. ``gone``: those of them that are gone.
+    Children that were removed count too, because no worker will get them. ``remote``: children on other shards, which were
+    handled there. ``gone``: those of them that were removed.
     """
 
     __slots__ = ("gone", "ref", "remote")
@@ -380,7 +380,7 @@ async def cancel_children(engine: EngineContext, work: UnitOfWork, commands: Seq
         await work.prefetch([each.needs for each in needs])
         children = {each.needs: await work.known(each.needs) for each in needs}
         await withdraw_ready(engine, work, children.values())
-        # A job that is gone has ended, and its end may be about to be applied. Then it is not too late for its result.
+        # A job that was removed has ended, and its end may be about to be applied. Then it is not too late for its result.
         ending = await work.tx.end_pending([each for each, child in children.items() if child is None])
         dropped: list[tuple[Dependency, JobEnd]] = []
         for each in needs:

@@ -160,7 +160,7 @@ def _unknown(command: PushFlow, stored: int, asked: int) -> OutcomeUnknown:
     }
     said = "; ".join(f"{len(some)} {what} ({_list(some)})" for what, some in groups.items() if some)
     return OutcomeUnknown(
-        f"A shard was lost while it stored a part of the flow. Of {len(names)} jobs, {said}. Nothing was cancelled. Ask for "
+        f"A shard was lost while it stored a part of the flow. Of {len(names)} jobs, {said}. Nothing was cancelled. Request "
         "the jobs by their ids once the shard is back, then push what is missing with PUSH, or cancel what is stored."
     )
 

@@ -100,7 +100,7 @@ class PushAcross(Command[list[list[JobRecord]]]):
     If a ``job_id`` is taken, the answer is the job that has it. As long as that job was never delivered, it takes over
     the payload, priority and due time of the new one; afterwards it is not changed. This is the only command that pushes
     a job whose ``job_id`` begins with IDEMPOTENCY_PREFIX. ``asked_ms``: the wall-clock time from which the delays are
-    counted, so that a repeated request for the same moment asks for the same. ``permit``: as for Push.
+    counted, so that a repeated request for the same moment makes the same job. ``permit``: as for Push.
     """
 
     __slots__ = ("asked_ms", "parts", "permit")
@@ -416,7 +416,7 @@ async def publish(_engine: EngineContext, work: UnitOfWork, commands: Sequence[P
 
 
 async def _note_known(work: UnitOfWork, draft: BulkRecord, count: int) -> None:
-    """Record how many rows of a draft made no new jobs, because their names were taken. A client may ask for it."""
+    """Record how many rows of a draft made no new jobs, because their names were taken. Clients can read it."""
     found = await work.tx.entry_load(EntryKind.KNOWN, draft.namespace, draft.name, draft.number)
     known = found[0] if found else BulkRecord(EntryKind.KNOWN, draft.namespace, draft.name, draft.number, 0)
     await work.tx.entry_save([known._replace(at=work.now_ms, weight=known.weight + count)])

@@ -113,7 +113,7 @@ class QueueLimits:
             await work.tx.bucket_save(queue, allowance.bucket.tokens, allowance.bucket.at_ms)
 
     def forget(self, queue: QueueKey) -> None:
-        """Forget a queue that was removed."""
+        """Remove the entry of a queue that was removed."""
         self._hit_published_ms.pop(queue, None)
 
     def is_hit_due(self, work: UnitOfWork, queue: Queue, allowance: Allowance) -> bool:

@@ -55,7 +55,7 @@ class ResultWaiters:
         if (ending := await self._ending(namespace, job)) is not None:
             return ending
         if self.size >= limits.waiters_max:
-            raise TooMany("Too many callers wait for jobs to end. Ask for the job's state instead.")
+            raise TooMany("Too many callers wait for jobs to end. Request the job's state instead.")
         held, most = self._held.get(namespace, 0), limits.waiters_max
         self._engine.pool_shares.check("callers that wait for jobs to end", namespace, most=most, taken=self.size, held=held)
         future: asyncio.Future[JobOutcome | None] = asyncio.get_running_loop().create_future()
@@ -112,7 +112,7 @@ class ResultWaiters:
         if found is None and store.layout is not None and store.layout.may_be_elsewhere:
             for future in self._waiting.get(job_id, ()):
                 if not future.done():
-                    future.set_exception(QueueMoving())  # or it is gone; the sharded engine finds out
+                    future.set_exception(QueueMoving())  # or it was removed; the sharded engine finds out
             return
         if found is None or namespace is None:
             ending: JobOutcome | None = JobOutcome(completed=False)

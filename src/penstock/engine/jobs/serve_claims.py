@@ -136,7 +136,7 @@ def _turn_away(engine: EngineContext, work: UnitOfWork, newcomers: Iterable[Clai
 async def _next_jobs(
     work: UnitOfWork, queue: Queue, limit: int, callers: Iterable[Claim], store: Capabilities
 ) -> tuple[list[tuple[JobRecord, Payload]], bool]:
-    """Read as many jobs as the claims want and the queue may give. Return also whether the next batch should read more."""
+    """Read the jobs that the claims request and the limits allow. Return also whether the next batch should read more."""
     if not store.is_shared:  # otherwise another server may have pushed jobs that our counts do not include yet
         limit = min(limit, work.tx.counts(queue).waiting)
     wanted = 0

@@ -1,7 +1,7 @@
 """What a worker reports about a job that it holds: completed, failed, still in progress, or released.
 
 Each of these commands proves that the worker still holds the job: the job is active and, where a token is given, the token
-is the latest one. A command that comes too late changes nothing, and its outcome says so.
+is the latest one. A command that comes too late changes nothing, and its outcome is an error.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ S = TypeVar("S", bound=LeaseCommand)
 class Ack(LeaseCommand):
     """Complete jobs. ``results`` (one per hold) are kept, byte for byte, as long as the completed jobs are.
 
-    ``removes`` (one per hold): the job is removed, whatever its own options are; None: as each job's options say.
+    ``removes`` (one per hold): the job is removed, with any options of its own; None: by each job's options.
     """
 
     __slots__ = ("removes", "results")
@@ -189,7 +189,7 @@ class Requeue(LeaseCommand):
 
 
 class ReportProgress(LeaseCommand):
-    """Report the progress of a job, from 0 to 100. This also renews the lease, because the worker is alive."""
+    """Report the progress of a job, from 0 to 100. This also renews the lease, because the worker is active."""
 
     __slots__ = ("message", "progress")
 
@@ -384,7 +384,7 @@ async def settle(
 
 
 async def find_held(work: UnitOfWork, command: LeaseCommand, hold: LeaseRef) -> JobRecord | None:
-    """Find the job of a hold, if it is here and the caller may know it. Raises QueueMoving."""
+    """Find the job of a hold, if it is on this shard and the caller has access to it. Raises QueueMoving."""
     if command.namespace is not None:
         return await work.find(command.namespace, hold.ref)
     return None if isinstance(hold.ref, str) else await work.known(hold.ref, command.may)

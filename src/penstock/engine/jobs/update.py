@@ -27,8 +27,8 @@ class MoveJob(NamespaceCommand[None]):
     """Apply a transition (``arrow``) to one job.
 
     ``value``: a delay in ms for postpone and reschedule, the new priority for reprioritize. Refused with JobNotFound, or
-    with WrongState if the lifecycle has no such transition. ``token``: the lease of the worker that asks; for an active
-    job it must be the latest, else StaleLease.
+    with WrongState if the lifecycle has no such transition. ``token``: the lease of the worker that sends the command; for an
+    active job it must be the latest, else StaleLease.
     """
 
     __slots__ = ("arrow", "ref", "token", "value")

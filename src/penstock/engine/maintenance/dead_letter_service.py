@@ -1,4 +1,4 @@
-"""Dead letters: removes old ones and retries those that their queue's settings ask for."""
+"""Dead letters: removes old ones and retries those that their queue's settings select."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BEGINNING = Place(0, 0)
 
 
 class DeadLetterService(PeriodicService):
-    """Removes or retries dead jobs, as the dead-letter settings of each queue say."""
+    """Removes or retries dead jobs, by the dead-letter settings of each queue."""
 
     every_ms = 5_000
 

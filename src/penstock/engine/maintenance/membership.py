@@ -7,7 +7,7 @@ from penstock.engine.maintenance.service import PeriodicService
 
 
 class Membership(PeriodicService):
-    """On a shared store: shows the other servers that this one lives, and looks for work whose notification was lost.
+    """On a shared store: shows the other servers that this one runs, and looks for work whose notification was lost.
 
     A notification can be lost with its connection. A job is passed over while another server has locked it; if that server
     dies, there is no notification.

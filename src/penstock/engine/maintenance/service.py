@@ -91,7 +91,7 @@ class PeriodicService:
             await self.run_once()
         except ServerError as error:
             log.warning(
-                "housekeeping was interrupted and goes on in the next round", keeper=type(self).__name__, error=str(error)
+                "housekeeping was interrupted and continues in the next round", keeper=type(self).__name__, error=str(error)
             )
         except Exception:
             log.exception("housekeeping failed", keeper=type(self).__name__)

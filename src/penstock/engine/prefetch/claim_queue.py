@@ -108,7 +108,7 @@ class ClaimQueue:
         if shares and not overtaken:
             caller, share = shares[-1]
             missing = min(caller.claim.count, limits.claim_jobs_max) - len(share)
-            # No claim gets fewer jobs than it asked for only because the list ends there.
+            # No claim gets fewer jobs than it requested only because the list ends there.
             if missing:
                 share += await self._top_up(missing, lease_ms)
         if self._path.generation != generation:  # given up meanwhile: its hand-outs are recorded, these are not

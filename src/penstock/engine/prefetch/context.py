@@ -44,7 +44,7 @@ class CacheContext(Protocol):
 
     @property
     def unconfirmed_leases(self) -> UnconfirmedLeases:
-        """Jobs from lists whose leases the store does not know yet."""
+        """Jobs from lists whose leases are not in the store yet."""
 
     @property
     def generation(self) -> int:
@@ -67,7 +67,7 @@ class CacheContext(Protocol):
         """Record that a queue is not hot any more."""
 
     def lease_of(self, key: QueueKey, asked_ms: int, job: JobRecord, /) -> int:
-        """Return the length of the lease (ms) of a job for a claim that asked for ``asked_ms``."""
+        """Return the length of the lease (ms) of a job for a claim that requested ``asked_ms``."""
 
     def count(self, given: int, /) -> None:
         """Count jobs that were handed out."""

@@ -24,7 +24,7 @@ class Prefetcher:
         self._number = queue.number
         self.epoch: int | None = path.engine.hot.get(queue.number)  #: epoch of the list; None if there is none
         self.depth = 0  #: jobs on the list, as far as this server knows
-        self._lease_ms = 0  #: the longest lease that a claim asked for
+        self._lease_ms = 0  #: the longest lease that a claim requested
         self._fetching: asyncio.Task[bool] | None = None
         self._fills = 0
         self._rate = 0.0  #: jobs handed out by this server per ms, in recent time

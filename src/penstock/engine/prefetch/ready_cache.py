@@ -86,7 +86,7 @@ class ReadyCache:
         return lease_ms if 0 < lease_ms <= limits.fast_lease_ms_max else None
 
     def lease_of(self, key: QueueKey, asked_ms: int, job: JobRecord) -> int:
-        """Return the length of the lease (ms) of a job for a claim. ``asked_ms``: the length that the claim asked for."""
+        """Return the length of the lease (ms) of a job for a claim. ``asked_ms``: the length that the claim requested."""
         queue = self.engine.store.queue_find(key)
         return asked_ms if queue is None else lease_ms_of(queue, asked_ms, job)
 
@@ -257,7 +257,7 @@ class ReadyCache:
             return set()
 
     async def clear(self, key: QueueKey, *, soon: bool = False, then: Callable[[], None] | None = None) -> None:
-        """Take all jobs back from the ready list of a queue, whichever server has filled it, as far as Redis answers.
+        """Take all jobs back from the ready list of a queue, filled by any server, as far as Redis answers.
 
         ``soon``, ``then``: see ``take_back``.
         """

@@ -1,4 +1,4 @@
-"""Leases that this server has handed out from ready lists and the database does not know yet."""
+"""Leases that this server has handed out from ready lists and that are not in the database yet."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class UnconfirmedLeases:
         return found
 
     def forget(self, token: int) -> None:
-        """Remove a lease that the database knows."""
+        """Remove a lease that is in the database."""
         self._by_token.pop(token, None)
 
     def begin(self, work: UnitOfWork, job: JobRecord) -> None:

@@ -263,7 +263,7 @@ async def empty(engine: EngineApi, queue: QueueKey) -> int:
 
 
 async def _remove_all(engine: EngineApi, queue: QueueKey) -> int:
-    """Remove all jobs that a queue has now, even those that workers hold, and whatever happens to them meanwhile."""
+    """Remove all jobs that a queue has now, also those that workers hold, or that change in the meantime."""
     up_to_id = engine.highest_id()
     count = 0
     for number in range(_PASSES):

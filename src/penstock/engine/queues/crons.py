@@ -290,7 +290,7 @@ async def _move_on(work: UnitOfWork, due: list[CronRecord], pushed: set[int], sk
 def _next_run(work: UnitOfWork, cron: CronRecord, after_ms: int) -> int | None:
     try:
         return cron.plan.schedule.next_after(after_ms, cron.next_run)
-    except InvalidInput:  # this machine does not know the time zone any more: try again later, so that others do not wait
+    except InvalidInput:  # this machine does not have the time zone any more: try again later, so that others do not wait
         return work.now_ms + limits.HOUR_MS
 
 

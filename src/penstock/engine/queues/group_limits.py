@@ -37,8 +37,8 @@ class ConfigureGroup(QueueCommand[bool]):
 class AskForGroups(QueueCommand[None]):
     """Set default limits for all groups of a queue, on request of a worker. A limit that is set for a group itself is kept.
 
-    The defaults end ``limits.group_defaults_ms`` after the last request. If several workers ask, the stricter limit applies.
-    A queue that does not exist yet is created.
+    The defaults end ``limits.group_defaults_ms`` after the last request. If several workers send limits, the stricter one
+    applies. A queue that does not exist yet is created.
     """
 
     __slots__ = ("asked",)
@@ -93,7 +93,7 @@ async def configure_group(_engine: EngineContext, work: UnitOfWork, commands: Se
 
 
 async def ask_for_groups(_engine: EngineContext, work: UnitOfWork, commands: Sequence[AskForGroups]) -> None:
-    """Apply a batch of default limits that workers ask for."""
+    """Apply a batch of default limits that workers request."""
     for command in commands:
         try:
             queue = await work.tx.queue_open(command.queue)

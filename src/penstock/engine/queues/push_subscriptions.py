@@ -1,6 +1,6 @@
 """Registers the webhooks to which messages of a queue are pushed. The messages door pushes them.
 
-They are settings of their queue: every server knows them with the queue, they move with it, and they are removed with it.
+They are settings of their queue: every server reads them with the queue, they move with it, and they are removed with it.
 """
 
 from __future__ import annotations

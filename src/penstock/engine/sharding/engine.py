@@ -83,7 +83,7 @@ def _within(namespace: str | None) -> Callable[[QueueKey], bool]:
 class ShardFeed(EventFeed):
     """The feed of one shard, which is part of the feed of all shards.
 
-    Each shard numbers its own events. So that a client can continue after any event, whichever shard it came from, each
+    Each shard numbers its own events. So that a client can continue after any event of any shard, each
     event has the numbers of all shards: ``12-7-30`` means that the first shard was read up to 12, the second up to 7.
     """
 
@@ -114,7 +114,7 @@ class ShardFeed(EventFeed):
 class ShardedEngine:
     """See ``Engine`` for what each method promises. Made from engines that share a feed, statistics and workers.
 
-    ``quotas``: asked before pushes and before rows are staged. The engines have the same quotas, and do not ask before
+    ``quotas``: checked before pushes and before rows are staged. The engines have the same quotas, and do not check them before
     pushes.
     """
 
@@ -141,7 +141,7 @@ class ShardedEngine:
             engine.when_away(self._send_on)
             if engine.buffer is not None:
                 engine.buffer.route = self.of
-        self.quotas = quotas  #: asked before rows are staged
+        self.quotas = quotas  #: checked before rows are staged
         #: Runs a command; awaiting it gives the answer, or raises why there is none.
         self.run: Submit = submit_chain(self._run_on_shards, quotas=quotas)
         self.rebalancer = Rebalancer(self)
@@ -305,7 +305,7 @@ class ShardedEngine:
             try:
                 engine = await self._at(namespace, ref)
                 return await engine.wait(namespace, ref, left_ms)
-            except QueueMoving:  # its queue has moved since, or the job is gone
+            except QueueMoving:  # its queue has moved since, or the job was removed
                 begun = True
             except JobNotFound:
                 if not begun:
@@ -450,7 +450,7 @@ class ShardedEngine:
         return await self._patiently(lambda: self._unneed_now(command))
 
     async def _unneed_now(self, command: DropDependency) -> bool:
-        """Let jobs of all shards continue without a job. The job may be gone, and still be needed on some shard."""
+        """Let jobs of all shards continue without a job. The job may have been removed, and still be needed on some shard."""
         found = await self.store.job_get(command.namespace, command.needed)
         refs = {command.needed} if found is None else {command.needed, found[0].id}
         dropped = [
@@ -587,7 +587,7 @@ class ShardedEngine:
             raise WebhookNotFound
 
     async def _remove_subscription(self, command: RemoveSubscription) -> None:
-        """Remove a subscription, on whichever shard it is: it moves with its queue."""
+        """Remove a subscription on the shard that has it: it moves with its queue."""
 
         async def attempt() -> None:
             for engine in self.engines:

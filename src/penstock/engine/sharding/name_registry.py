@@ -2,11 +2,11 @@
 
 A push with a name first reserves the name at the name's home, for the shard of its queue, in a transaction of its own. On
 one shard names are unique anyway, so only the ticket of the reservation has to be valid: the push shows it, and is refused
-if the ticket was withdrawn. If no job has the name (the job is gone, or a server died before it made the job), a push on
+if the ticket was withdrawn. If no job has the name (the job was removed, or a server died before it made the job), a push on
 another shard may take the name: it withdraws the ticket on the shard that had it, and only then takes over the reservation.
 This is safe without comparing clocks; time only decides how long to wait for a push that may be in progress.
 
-Reservations and tickets of names whose jobs are gone are removed from time to time, when no push can use them any more: a
+Reservations and tickets of names without a job are removed from time to time, when no push can use them any more: a
 push uses a reservation for at most a minute after it was given or renewed, and the removal waits for two minutes.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class NameRequest(NamedTuple):
-    """A name that a push wants to use on a shard."""
+    """A name that a push uses on a shard."""
 
     namespace: str
     name: str
@@ -179,7 +179,7 @@ async def list_names(_engine: EngineContext, work: UnitOfWork, commands: Sequenc
 
 
 class NameRegistry(PeriodicService):
-    """Removes reservations of names whose jobs are gone, and withdrawn tickets that no push can show any more."""
+    """Removes reservations of names whose jobs do not exist any more, and withdrawn tickets that no push can send any more."""
 
     every_ms = 5 * limits.MINUTE_MS
 

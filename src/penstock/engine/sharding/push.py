@@ -256,10 +256,10 @@ class ShardedPush:
     # Names.
 
     async def _reserve(self, items: Sequence[Item]) -> dict[_Name, Reservation]:
-        """Find the shard of each name: that of the first job that wants it, or the one on which a job has it already.
+        """Find the shard of each name: that of the first job with this name, or the one on which a job has it already.
 
-        The homes are asked one after the other. A push that waits at one home has reserved nothing at a later home for which
-        another push could wait.
+        The requests to the homes are sent one after the other. A push that waits at one home has reserved
+        nothing at a later home for which another push could wait.
         """
         homes: dict[int, dict[_Name, NameRequest]] = {}
         for item in items:
@@ -335,7 +335,7 @@ class ShardedPush:
     async def _ask(
         self, here: dict[int, list[Item]], places: dict[_Name, Reservation]
     ) -> dict[int, dict[int | str, RemoteJob]]:
-        """Ask other shards for the state of needed jobs, and to report their ends."""
+        """Request the state of needed jobs from other shards, and reports of their ends."""
         found: dict[int, dict[int | str, RemoteJob]] = {}
         for shard, items in here.items():
             for namespace in {item.queue.namespace for item in items if item.new.needs}:

@@ -37,7 +37,7 @@ Bucket = tuple[float, int]
 
 
 class _OnTheMove:
-    """Base of the steps of a move: the queue and the attempt. Answers wait for an fsync, whatever the durability."""
+    """Base of the steps of a move: the queue and the attempt. Answers wait for an fsync, with any durability."""
 
     __slots__ = ()
 
@@ -259,7 +259,7 @@ async def freeze(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Fr
     for command in commands:
         queue = work.tx.queue_find(command.key)
         if queue is None:
-            work.refuse(command, RebalanceRefused("The queue is gone, or is moving already."))
+            work.refuse(command, RebalanceRefused("The queue does not exist any more, or is being moved already."))
         elif (
             any(job.has(JobFlag.AWAITED) for job, _ in work.ended)
             or await work.tx.end_list(1)

@@ -65,11 +65,11 @@ _STATES: Final = (
 
 
 class ShardView(msgspec.Struct):
-    """One shard, as this server knows it."""
+    """One shard, by the data of this server."""
 
     shard: int
     up: bool
-    shards: int | None  #: number of shards over which queues are spread, as this one knows; None if it was never reached
+    shards: int | None  #: number of shards over which queues are spread, by its own data; None if it was never reached
     epoch: int | None
     target: int | None
     spare: bool  #: it has no queues, and may be removed
@@ -86,7 +86,7 @@ class Overview(msgspec.Struct):
     target: int | None
     left: int  #: queues that are still to be moved
     moving: list[str]  #: queues that are not served now
-    waiting: str | None  #: why the server that moves them waits; only that server knows
+    waiting: str | None  #: why the server that moves them waits; only that server has it
 
 
 class Rebalancer(PeriodicService):
@@ -140,7 +140,7 @@ class Rebalancer(PeriodicService):
     async def begin(self, target: int | None = None) -> Overview:
         """Begin to spread the queues over a number of shards (None: over all that exist). Raises RebalanceRefused.
 
-        After this returns, the rebalance continues until it is done, on whichever server leads.
+        After this returns, the rebalance continues until it is done, on the server that leads.
         """
         store, engines = self._sharded.store, self._sharded.engines
         wanted = len(engines) if target is None else target
@@ -159,8 +159,8 @@ class Rebalancer(PeriodicService):
             known = await engine.store.stores_known()
             if any(each < needed for each in known):
                 raise RebalanceRefused(
-                    f"A server knows only {min(known)} of {needed} stores. Restart all servers with all of them first; one "
-                    "that was killed is forgotten after a minute."
+                    f"A server has only {min(known)} of {needed} stores. Restart all servers with all of them first; one "
+                    "that was killed is removed from the list after a minute."
                 )
         await self._retarget(wanted)
         log.info("rebalance begins", shards=layouts[0].shards, target=wanted)
@@ -189,10 +189,10 @@ class Rebalancer(PeriodicService):
             await self._continue_rebalance(target)
             self.waiting = None
         except _LeadLostError as error:  # the new leader continues with the queue that was moving
-            log.info("rebalance goes on elsewhere", reason=str(error))
+            log.info("rebalance continues on another server", reason=str(error))
         except ServerError as error:
             self.waiting = str(error)
-            log.warning("rebalance waits, and goes on in the next round", reason=str(error))
+            log.warning("rebalance waits, and continues in the next round", reason=str(error))
             await self._let_go()
 
     async def _take_lead(self) -> bool:
@@ -237,7 +237,7 @@ class Rebalancer(PeriodicService):
         return layout is not None and (layout.target is None or await engine.run(FinishRebalance(layout.epoch)))
 
     async def _look_after(self, engine: EngineContext, queue: Queue, target: int) -> None:
-        """Move a queue to the shard where it belongs, from whatever state it is in."""
+        """Move a queue to the shard where it belongs, from any state."""
         step = queue.move.step
         if step is MoveStep.HERE:
             peer = shard_for(queue.key, target)

@@ -1,12 +1,12 @@
 """Flows that span shards. No transaction spans two shards, and nothing is lost between two.
 
-Before a job is pushed that needs one on another shard, that shard is asked (``WatchJobs``). It answers the state of the
-needed job and, in the same transaction, records which shard has asked. From then on, the transaction that ends the needed
-job also stores the end for that shard (``Transaction.relay_end``). The relayer sends it there (``ApplyRemoteEnds``), where
-it is applied like the end of a job of that shard, and then deletes it (``RecordDelivered``). Sending it twice changes
+Before a job is pushed that needs one on another shard, that shard receives ``WatchJobs``. It answers the state of the
+needed job and, in the same transaction, records which shard has requested it. From then on, the transaction that ends the
+needed job also stores the end for that shard (``Transaction.relay_end``). The relayer sends it there (``ApplyRemoteEnds``),
+where it is applied like the end of a job of that shard, and then deletes it (``RecordDelivered``). Sending it twice changes
 nothing, so an interrupted relay is repeated.
 
-A shard may get an end before the push that asked for it is stored. So an end is sent again as long as such a push may be in
+A shard may get an end before the push that requested it is stored. So an end is sent again as long as such a push may be in
 progress. From time to time the auditor checks that every dependency on another shard is recorded there.
 """
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class WatchJobs(NamespaceCommand[list[RemoteJob | None]]):
-    """Ask for the ends of jobs on behalf of a shard. Answers the state of each job; None: there is no such job.
+    """Request the ends of jobs on behalf of a shard. Answers the state of each job; None: there is no such job.
 
     ``namespace``: the jobs must be in it.
     """

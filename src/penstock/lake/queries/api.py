@@ -234,12 +234,12 @@ class Insights:
             raise QuestionInvalid("from must be before to")
         step = question.step or next((each for each in STEPS if end - start <= STEPS_GOOD * each), STEPS[-1])
         if step < MINUTE_MS or step % MINUTE_MS:
-            raise QuestionInvalid("step must be whole minutes, such as 1m, 5m, 1h or 1d: the lake knows no finer ones")
+            raise QuestionInvalid("step must be whole minutes, such as 1m, 5m, 1h or 1d: the lake has no shorter ones")
         window = Window(start, end, step)
         if window.steps > question.steps_max:
             raise QuestionInvalid(
                 f"from {start} to {end} are {window.steps} steps of {step} ms, and at most {question.steps_max} "
-                "can be asked for (insight_steps_max). Ask for longer steps, or for less time."
+                "can be requested (insight_steps_max). Request longer steps, or less time."
             )
         return window
 
@@ -272,7 +272,7 @@ class Insights:
         if rows.num_rows > question.rows_max:
             raise QuestionInvalid(
                 f"The answer has {rows.num_rows} rows, and at most {question.rows_max} are returned (insight_rows_max). "
-                "Name a queue, ask for longer steps, for less time, or by=namespace."
+                "Name a queue, or request longer steps, less time, or by=namespace."
             )
         about: dict[str, Any] = {"from": window.start, "to": window.end}
         return Answer(rows, about | {"step_ms": window.step} if stepped else about)
@@ -332,7 +332,7 @@ class Insights:
         if count > question.read_rows_max * (ONE_QUEUE if has_queue else 1):
             raise QuestionInvalid(
                 f"{table.path} has {count} rows for that time, and at most {question.read_rows_max} are read for one question "
-                "(insight_read_rows_max). Ask for less time, or fold the table: penstock pipeline compact."
+                "(insight_read_rows_max). Request less time, or fold the table: penstock pipeline compact."
             )
         self.reads += 1
         rows = found.to_pyarrow_table(

@@ -60,7 +60,7 @@ class ReportData(NamedTuple):
 
 
 def report_data_of(insights: Insights, question: Question) -> ReportData:
-    """Ask all questions of a report. Raises LakeMissing, QuestionInvalid, ObjectivesInvalid."""
+    """Run all queries of a report. Raises LakeMissing, QuestionInvalid, ObjectivesInvalid."""
     overview = insights.ask("overview", question).about
     window = insights.window(question)
     fixed = msgspec.structs.replace(question, start=window.start, end=window.end, step=window.step)

@@ -68,7 +68,7 @@ def _backlog(facts: ReportData) -> Iterator[Highlight]:
         text = f"{place_of(row)}: {count(row['depth'])} jobs are not finished."
         growth = row["net_per_minute"]
         if row["drained_at"] is not None:
-            text += f" At this pace they are gone in about {span(row['drained_at'] - row['made_at'])}."
+            text += f" At this pace they are done in about {span(row['drained_at'] - row['made_at'])}."
             yield Highlight("info", text)
         elif growth >= 1:
             yield Highlight("warn", f"{text} It grew by {figure(growth)} a minute in the last quarter of an hour.")

@@ -264,7 +264,7 @@ def _backlog(facts: ReportData) -> str:
                 ("Queue*", place_of),
                 ("Not finished", _cell("depth")),
                 ("A minute", lambda row: f"{row['net_per_minute']:+.3g}"),
-                ("Gone by (UTC)", _cell("drained_at", moment)),
+                ("Empty by (UTC)", _cell("drained_at", moment)),
                 ("Earliest", _cell("drained_earliest", moment)),
                 ("Latest", _cell("drained_latest", moment)),
                 ("Error, jobs", _cell("error", figure)),

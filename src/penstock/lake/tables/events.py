@@ -37,7 +37,7 @@ EVENTS: Final = Table(
             ("size", COUNT, "of the job's payload, in bytes"),
             ("error", TEXT, "why it failed, or the reason for a removal"),
             ("payload", TEXT, "other data of the event, as JSON"),
-            ("extra", TEXT, "columns of a newer server that this version does not know, as JSON"),
+            ("extra", TEXT, "columns of a newer server that are unknown to this version, as JSON"),
             ("date", DATE, "the day it was committed (UTC); a directory each"),
             ("batch", COUNT, "the number of the batch that wrote the row"),
         )

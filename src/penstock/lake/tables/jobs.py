@@ -36,7 +36,7 @@ JOBS: Final = Table(
         Column("last_at", MOMENT, "max", "when the last event that changed its state was"),
         Column("last_shard", SMALL, "last", "where that event is"),
         Column("last_seq", COUNT, "last", "where that event is"),
-        key("date", DATE, "the day it was made, which its id tells (UTC); a directory each"),
+        key("date", DATE, "the day it was made, from its id (UTC); one directory per day"),
         BATCH,
     ),
     order=("last_at", "last_shard", "last_seq"),

@@ -84,7 +84,7 @@ def _read(lake: Lake, text: str) -> LakeInfo:
         histories = {str(shard): str(history) for shard, history in found.get("histories", {}).items()}
     except (ValueError, TypeError, AttributeError):
         raise LakeInvalid(
-            f"{lake.shown}/{LAKE_INFO} cannot be read. It says whose lake this is, such as"
+            f"{lake.shown}/{LAKE_INFO} cannot be read. It has the source of the lake, such as"
             f' {{"format": {FORMAT}, "namespace": "*"}}.'
         ) from None
     if made_as > FORMAT:

@@ -32,7 +32,7 @@ def migrate(spark: SparkSession, lake: Lake, made_as: int, tell: Callable[[str],
     if made_as >= FORMAT:
         return
     since = forgotten_before(lake)
-    kept = f" Days before {since} stay as they are: their events were forgotten." if since else ""
+    kept = f" Days before {since} stay as they are: their events were deleted." if since else ""
     tell(
         "an earlier version made this lake, and took waits of attempts that were tried again for 0; made anew from bronze:"
         f" {', '.join(table.path for table in WITH_WAITS)}.{kept}"

@@ -24,7 +24,7 @@ class ClusterStore(Protocol):
     servers: int  #: number of servers of the store, including this one, at the last call of ``keep_node``
 
     async def keep_node(self) -> None:
-        """Renew this server's entry, so that other servers know that it runs and do not use its ``node``."""
+        """Renew this server's entry, so that other servers see that it runs and do not use its ``node``."""
 
     async def lead(self, name: str, for_ms: int) -> int | None:
         """Become or stay the leader for a task that one server at a time runs; None if another server is the leader.

@@ -31,7 +31,7 @@ class DependencyTransaction(Protocol):
         """Count the dependencies of some jobs, without reading their contents. A job without dependencies has zeros."""
 
     async def need_find(self, namespace: int, name: str) -> list[int]:
-        """Find the failed jobs with a name (as users know it) that still keep a job of the namespace waiting.
+        """Find the failed jobs with a name (as users see it) that still keep a job of the namespace waiting.
 
         They may be deleted; several jobs may have had the same name one after the other.
         """

@@ -138,7 +138,7 @@ class JobReads(Protocol):
     async def job_fetch(self, ids: Sequence[int], *, namespace: str = "") -> list[Delivery]:
         """Read some jobs with their payloads, on its own connection. Unknown and damaged ones are left out.
 
-        Jobs beyond ``claim_batch_bytes_max`` are left out, too: the caller asks again for the rest.
+        Jobs beyond ``claim_batch_bytes_max`` are left out, too: the caller sends another claim for the rest.
         """
 
     async def head_list(self, ids: Sequence[int], *, namespace: str = "") -> list[JobRecord]:

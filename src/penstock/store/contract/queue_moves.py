@@ -61,7 +61,7 @@ class QueueMoveTransaction(Protocol):
         """Delete up to ``limit`` jobs of a queue with all their data, without events. Returns their number."""
 
     async def queues_forget(self) -> None:
-        """Delete all queues that were moved away."""
+        """Delete all queues that were moved to other shards."""
 
     async def layout_save(self, layout: Layout) -> None:
         """Write the number of this shard, and the number of shards. Raises RowChanged if it is not what was read."""

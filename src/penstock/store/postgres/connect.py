@@ -101,7 +101,7 @@ async def connect(
         asyncpg.ClientConfigurationError,
     ) as error:
         said = masked(str(error))
-        raise ConfigInvalid(f"The database refuses the connection: {said}. Check the address given by --store.") from error
+        raise ConfigInvalid(f"The database refuses the connection: {said}. Check the address that --store sets.") from error
     except ValueError:  # its text may contain a part of the password
         raise ConfigInvalid(
             "The address given by --store cannot be read. Percent-encode special characters in its password, such as / as %2F."

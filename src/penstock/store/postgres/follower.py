@@ -99,7 +99,7 @@ class PostgresFollower:
                     pass
         except asyncio.CancelledError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it was, following starts anew with a new connection
+        except Exception as error:  # noqa: BLE001 - after every error, following starts again with a new connection
             self._store.lost(error)
 
     def catch_up(self) -> None:
@@ -116,7 +116,7 @@ class PostgresFollower:
             if number <= self.known:  # a commit of this server, committed during the read
                 continue
             if number != self.known + 1:
-                raise LookupError(f"block {self.known + 1} of the journal is gone before this server has read it")
+                raise LookupError(f"block {self.known + 1} of the journal was removed before this server has read it")
             if server == self._store.server:
                 if number not in self._ours:  # the answer to this server's commit is still on its way, see committed()
                     self._held = True

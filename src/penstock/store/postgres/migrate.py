@@ -72,9 +72,9 @@ async def _up(db: Connection) -> Status:
         before = await status(db)
         if before.version > SCHEMA_VERSION:
             raise StoreIncompatible(
-                f"The database has schema version {before.version}, this Penstock knows up to {SCHEMA_VERSION}: it was written "
-                "by a newer version. Upgrade Penstock, or restore a backup of the database from before its upgrade. Nothing "
-                "was changed."
+                f"The database has schema version {before.version}, and this Penstock supports up to {SCHEMA_VERSION}: it was "
+                "written by a newer version. Upgrade Penstock, or restore a backup of the database from before its upgrade. "
+                "Nothing was changed."
             )
         for version in range(before.version, SCHEMA_VERSION):
             await db.execute(sql_of(version + 1))

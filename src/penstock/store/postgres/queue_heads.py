@@ -1,8 +1,8 @@
 """Start positions for claims, so that they need not step over many dead rows at the front of a queue.
 
 A claimed row stays in the index until vacuum may remove it, and vacuum may not remove it as long as an old transaction is
-open: a backup, a report, a forgotten session. A claim then steps over all rows claimed since. So a server that finds a
-claim's query slow remembers how far the front of the queue was empty, and starts there the next time.
+open: a backup, a report, a forgotten session. A claim then steps over all rows claimed since. So a server for which a
+claim's query was slow stores how far the front of the queue was empty, and starts there the next time.
 
 It is a hint: a claim only takes jobs that exist and are free. A job before the remembered position, which needs a rollback
 or an action of another server to get there, is found by the query of the whole queue that runs every second.

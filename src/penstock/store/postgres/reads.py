@@ -171,7 +171,7 @@ async def result(db: Connection, job_id: int) -> bytes | None:
 async def needs(db: Connection, job_id: int, states: Sequence[Need] | None, limit: int, offset: int) -> list[Dependency]:
     """Read dependencies of a job, oldest needed job first."""
     wanted = [state.value for state in (Need if states is None else states)]
-    found: BoundedList[Dependency] = BoundedList("What these children answered is", "Ask for them with limit and offset")
+    found: BoundedList[Dependency] = BoundedList("What these children answered is", "Request them with limit and offset")
     async with db.transaction(readonly=True):
         async for row in db.cursor(_NEEDS, job_id, wanted, limit, offset, prefetch=50):
             each = rows.read_dependency(row)
@@ -221,7 +221,7 @@ def page_statement(wanted: Page) -> str:
 
 async def page(db: Connection, wanted: Page) -> list[Delivery]:
     """Read a page of jobs, highest priority first, then by position."""
-    found: BoundedList[Delivery] = BoundedList(f"These {wanted.limit} jobs are", "Ask for fewer")
+    found: BoundedList[Delivery] = BoundedList(f"These {wanted.limit} jobs are", "Request fewer")
     statement = page_statement(wanted)
     async with db.transaction(readonly=True):
         async for row in db.cursor(statement, wanted.queue.number, wanted.limit, wanted.offset, prefetch=100):
@@ -271,7 +271,7 @@ async def heads(db: Connection, wanted: Sequence[int]) -> list[JobRecord]:
 
 async def results(db: Connection, wanted: Sequence[int]) -> dict[int, bytes]:
     """Read the results of some jobs."""
-    found: BoundedList[tuple[int, bytes]] = BoundedList("What workers answered to these jobs is", "Ask for fewer")
+    found: BoundedList[tuple[int, bytes]] = BoundedList("What workers answered to these jobs is", "Request fewer")
     statement = "select id, data from results where id = any ($1::bigint[])"
     async with db.transaction(readonly=True):
         async for job_id, data in db.cursor(statement, list(wanted), prefetch=100):

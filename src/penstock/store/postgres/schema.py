@@ -48,7 +48,7 @@ create table layout (
   shard       int not null,
   shards      int not null
 );
--- One row. Every transaction reads it first; whoever changes a queue or a webhook makes it grow.
+-- One row. Every transaction reads it first; a transaction that changes a queue or a webhook increments it.
 create table catalog (
   version     bigint not null
 );
@@ -134,16 +134,16 @@ create table dependencies (
   job          bigint not null,          -- waits for
   needs        bigint not null,          -- this one
   state        smallint not null,        -- core.dependencies.Need: 0 and 1 keep it waiting
-  name         text not null,            -- how users know the one that is needed
+  name         text not null,            -- the id of the needed job, as users see it
   result       bytea,
   error        bytea,                    -- UTF-8
   primary key (job, needs)
 );
 create index dependencies_needs on dependencies (needs, job) where state <= 1;
 create index dependencies_failed on dependencies (name) where state = 1;
--- How needed jobs have ended, until everybody who needs them was told.
+-- How needed jobs have ended, until the ends are delivered to all dependents.
 create table ends (
-  serial       bigint primary key,       -- in this order they are told
+  serial       bigint primary key,       -- the order in which they are delivered
   job          bigint not null,
   state        smallint not null,        -- core.dependencies.Need: where the dependencies on it stand now
   buries       boolean not null,
@@ -151,7 +151,7 @@ create table ends (
   inherited    boolean not null,
   error        bytea,                    -- UTF-8
   result       bytea,
-  after        bigint not null           -- id of the last job that was told
+  after        bigint not null           -- id of the last job to which it was delivered
 );
 create index ends_job on ends (job);
 create table crons (
@@ -199,7 +199,7 @@ create table journal (
 );
 create index journal_seq on journal (seq) where count > 0;
 
--- What must be done by one server at a time. Whoever holds a lease shows its term with what it writes.
+-- What must be done by one server at a time. The holder of a lease sends its term with each write.
 create table leases (
   name         text primary key,
   holder       bigint not null,
@@ -335,7 +335,7 @@ declare
   refused bigint;     -- the last count of this name that had no room, and
   wait bigint;        -- how long it would have to wait
 begin
-  perform pg_advisory_xact_lock({LOCK_QUOTA}, h)  -- in one order, so that nobody waits in a circle
+  perform pg_advisory_xact_lock({LOCK_QUOTA}, h)  -- in one order, so that there are no deadlocks
     from (select distinct hashtext(n) as h from unnest(names) as n order by h) as locks;
   at_ms := coalesce(given_ms, clock_ms());
   since := at_ms - 60000;
@@ -394,10 +394,10 @@ create table withdrawn (
 create index withdrawn_at on withdrawn (at);
 create table relays (
   needed       bigint not null,          -- when this job ends,
-  shard        int not null,             -- that shard is to be told
+  shard        int not null,             -- the shard to which the end is sent
   asked_at     bigint not null,          -- ms, by the database's clock
-  next_at      bigint,                   -- when to tell it; null as long as the job has not ended
-  told         int not null,             -- how often
+  next_at      bigint,                   -- when to send it; null as long as the job has not ended
+  told         int not null,             -- how often it was sent
   spared       bigint not null,          -- a job that does not need it any more, or 0
   serial       bigint not null,          -- of the end, and the rest of it, see ends
   state        smallint not null,
@@ -410,7 +410,7 @@ create table relays (
 );
 create index relays_due on relays (shard, next_at) where next_at is not null;
 
--- Whoever withdraws a ticket waits for the transactions that go by tickets, and they wait for it. Two statements, so that the
+-- A transaction that withdraws a ticket waits for those that read tickets, and they wait for it. Two statements, so that the
 -- second sees what was committed while the first waited.
 create function hold_tickets(tickets bigint[]) returns setof bigint language plpgsql volatile as $$
 begin
@@ -425,8 +425,8 @@ alter table layout add column epoch  int not null default 0;          -- how man
 alter table layout add column target int;                             -- shards there will be after the one under way
 alter table queues add column standing smallint not null default 0;   -- core.queue.MoveStep
 alter table queues add column peer     int not null default 0;        -- the shard at the other end of its way
-alter table queues add column attempt  bigint not null default 0;     -- tells one try to move it from the next
-alter table nodes  add column stores   int not null default 0;        -- how many stores the server knows
+alter table queues add column attempt  bigint not null default 0;     -- the number of the attempt to move it
+alter table nodes  add column stores   int not null default 0;        -- how many stores the server has
 """
 
 # API keys, which are the same for all shards: the first shard has the valid ones.
@@ -475,7 +475,7 @@ alter table chunks alter column body set storage external;  -- it is written and
 
 # The history of the journal, together with the identity: see core/history.py.
 _HISTORY = """
-alter table catalog add column history_epoch bigint not null default 0;  -- how often events that were told have been replaced
+alter table catalog add column history_epoch bigint not null default 0;  -- how often delivered events have been replaced
 """
 
 # Lost ready lists: no job of their queues is delivered until the jobs of the lists are back in their positions.

@@ -224,7 +224,7 @@ class PostgresStore(PostgresStoreReads):
     def _correct_clock(self, shift: int, term: int) -> None:
         """Correct the shift for all servers, because the database's clock was set."""
         if self._correcting is None:
-            log.warning("the clock of the database was set; leases do not go by it", shift_ms=shift, shard=self.shard)
+            log.warning("the clock of the database was set; leases do not use it", shift_ms=shift, shard=self.shard)
             self._correcting = asyncio.get_running_loop().create_task(self._correct(shift, term), name="penstock-clock")
 
     async def _correct(self, shift: int, term: int) -> None:

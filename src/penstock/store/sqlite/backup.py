@@ -275,7 +275,7 @@ def verify(backup: Path, progress: Progress) -> Manifest:
     size, digest = _digest(path, progress)
     if (size, digest) != (manifest.bytes, manifest.sha256):
         raise BackupInvalid(
-            f"{path} is not what was backed up: it has {size:,} bytes and SHA-256 {digest[:16]}…, its manifest says "
+            f"{path} differs from the backup: it has {size:,} bytes and SHA-256 {digest[:16]}…, its manifest has "
             f"{manifest.bytes:,} and {manifest.sha256[:16]}…. It was damaged or changed. Use another backup, or copy this one "
             "again."
         )
@@ -295,7 +295,9 @@ def read_manifest(backup: Path) -> Manifest:
     except msgspec.DecodeError as error:
         raise BackupInvalid(f"{path} is damaged ({error}), or of a newer Penstock. Use another backup.") from None
     if manifest.format != FORMAT:
-        raise BackupInvalid(f"{path} has format {manifest.format}, this Penstock knows {FORMAT}. Upgrade Penstock.")
+        raise BackupInvalid(
+            f"{path} has format {manifest.format}, and this Penstock reads format {FORMAT}. Upgrade Penstock."
+        )
     return manifest
 
 

@@ -107,7 +107,7 @@ class DiskSpace:
 
     def _refuse_jobs(self) -> None:
         log.error(
-            "disk is full: new jobs are refused, acknowledgements go on as long as there is a reserve; free some space",
+            "disk is full: new jobs are refused, acknowledgements continue as long as there is a reserve; free some space",
             reserve_bytes=self.reserve_bytes,
             of_bytes=self.reserve.goal,
         )

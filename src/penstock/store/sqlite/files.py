@@ -48,8 +48,8 @@ def check_version(path: Path, version: int) -> None:
         else "Or restore a backup that this version made, with: penstock restore."
     )
     raise StoreIncompatible(
-        f"{path} has schema version {version}, this Penstock knows up to {schema.SCHEMA_VERSION}: it was written by a newer "
-        f"version. Upgrade Penstock. {back} Nothing was changed."
+        f"{path} has schema version {version}, and this Penstock supports up to {schema.SCHEMA_VERSION}: it was written by a "
+        f"newer version. Upgrade Penstock. {back} Nothing was changed."
     )
 
 

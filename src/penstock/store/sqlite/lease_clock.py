@@ -34,7 +34,7 @@ def resume(db: apsw.Connection, clock: Clock) -> Clock:
             steady = clock.steady_ms()
         else:
             steady = found[2]
-            log.info("the machine was started anew: for leases, the time since the server last ran does not count")
+            log.info("the machine was restarted: for leases, the time since the server last ran does not count")
         db.execute(_SAVE, (boot.identity, steady - boot.age_ms, steady))
     return Continued(clock, steady - clock.steady_ms())
 

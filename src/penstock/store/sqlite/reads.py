@@ -174,7 +174,7 @@ def page(db: apsw.Connection, wanted: Page) -> list[Delivery]:
     else:
         source = " union all ".join(f"{_FROM_STATE[state]} {some.get(state, '')}" for state in wanted.states)
     order = ORDER[wanted.descending]
-    found: BoundedList[Delivery] = BoundedList(f"These {wanted.limit} jobs are", "Ask for fewer")
+    found: BoundedList[Delivery] = BoundedList(f"These {wanted.limit} jobs are", "Request fewer")
     for row in db.execute(
         f"with page as materialized (select id, priority, position from ({source})"  # noqa: S608
         f" order by {order.format('')} limit :limit offset :offset)"
@@ -302,7 +302,7 @@ def heads(db: apsw.Connection, wanted: Sequence[int]) -> list[JobRecord]:
 
 def results(db: apsw.Connection, wanted: Sequence[int]) -> dict[int, bytes]:
     """Read the results of some jobs."""
-    found: BoundedList[tuple[int, bytes]] = BoundedList("What workers answered to these jobs is", "Ask for fewer")
+    found: BoundedList[tuple[int, bytes]] = BoundedList("What workers answered to these jobs is", "Request fewer")
     for job_id, data in db.execute(_RESULTS_OF, (msgspec.json.encode(wanted).decode(),)):
         found.add((job_id, bytes(data)), len(data))
     return dict(found.items)
@@ -311,7 +311,7 @@ def results(db: apsw.Connection, wanted: Sequence[int]) -> dict[int, bytes]:
 def needs(db: apsw.Connection, job_id: int, states: Sequence[Need] | None, limit: int, offset: int) -> list[Dependency]:
     """Read dependencies of a job, oldest needed job first."""
     wanted = ", ".join(str(state.value) for state in (Need if states is None else states))
-    found: BoundedList[Dependency] = BoundedList("What these children answered is", "Ask for them with limit and offset")
+    found: BoundedList[Dependency] = BoundedList("What these children answered is", "Request them with limit and offset")
     for row in db.execute(
         "select job, needs, state, name, result, error from dependencies"  # noqa: S608 - numbers of our own
         f" where job = ? and state in ({wanted}) order by needs limit ? offset ?",

@@ -117,7 +117,7 @@ create table dependencies (
   job          integer not null,     -- waits for
   needs        integer not null,     -- this one
   state        integer not null,     -- core.dependencies.Need: 0 and 1 keep it waiting
-  name         text not null,        -- how users know the one that is needed
+  name         text not null,        -- the id of the needed job, as users see it
   result       blob,                 -- what its worker answered
   error        text,                 -- why it failed
   primary key (job, needs)
@@ -163,7 +163,7 @@ create table webhooks (
 # Flows in slices.
 _VERSION_3 = """
 create table ends (
-  serial       integer primary key,  -- in this order they are told
+  serial       integer primary key,  -- the order in which they are delivered
   job          integer not null,     -- has ended, and is needed by others
   state        integer not null,     -- core.dependencies.Need: where the dependencies on it stand now
   buries       integer not null,
@@ -171,7 +171,7 @@ create table ends (
   inherited    integer not null,
   error        text,
   result       blob,
-  after        integer not null      -- id of the last job that was told
+  after        integer not null      -- id of the last job to which it was delivered
 );
 create index ends_job on ends (job);
 
@@ -180,7 +180,7 @@ create table dependencies_3 (
   job          integer not null,     -- waits for
   needs        integer not null,     -- this one
   state        integer not null,     -- core.dependencies.Need: 0 and 1 keep it waiting
-  name         text not null,        -- how users know the one that is needed
+  name         text not null,        -- the id of the needed job, as users see it
   result       blob,                 -- what its worker answered
   error        text,                 -- why it failed
   primary key (job, needs)
@@ -219,10 +219,10 @@ create table withdrawn (
 create index withdrawn_at on withdrawn (at);
 create table relays (
   needed       integer not null,     -- when this job ends,
-  shard        integer not null,     -- that shard is to be told
+  shard        integer not null,     -- the shard to which the end is sent
   asked_at     integer not null,     -- wall clock, ms
-  next_at      integer,              -- when to tell it; null as long as the job has not ended
-  told         integer not null,     -- how often
+  next_at      integer,              -- when to send it; null as long as the job has not ended
+  told         integer not null,     -- how often it was sent
   spared       integer not null,     -- a job that does not need it any more, or 0
   serial       integer not null,     -- of the end, and the rest of it, see ends
   state        integer not null,
@@ -242,7 +242,7 @@ alter table layout add column epoch integer not null default 0;     -- how many 
 alter table layout add column target integer;                       -- shards there will be after the one under way
 alter table queues add column standing integer not null default 0;  -- core.queue.MoveStep
 alter table queues add column peer integer not null default 0;      -- the shard at the other end of its way
-alter table queues add column attempt integer not null default 0;   -- tells one try to move it from the next
+alter table queues add column attempt integer not null default 0;   -- the number of the attempt to move it
 """
 
 # API keys, which are the same for all shards: the first shard has the valid ones.
@@ -288,7 +288,7 @@ _HISTORY = """
 create table history (
   one          integer primary key check (one = 1),
   identity     text not null,        -- random, made once
-  epoch        integer not null      -- how often events that were told have been replaced
+  epoch        integer not null      -- how often delivered events have been replaced
 );
 insert into history values (1, lower(hex(randomblob(16))), 0);
 """

@@ -312,8 +312,9 @@ class SqliteStore(SqliteStoreReads):
         ]
         if missing and not accept_loss:
             raise StoreIncompatible(
-                f"{' and '.join(missing)} in {self._directory} went missing: what was in there would be lost. Put it back, "
-                "restore a backup with: penstock restore, or start with --accept-loss to go on without it. Nothing was changed."
+                f"{' and '.join(missing)} in {self._directory} are missing: their jobs would be lost. Put them back, "
+                "restore a backup with: penstock restore, or start with --accept-loss to continue without them. Nothing was "
+                "changed."
             )
         self._has_lost = bool(missing)
         if not self._path.exists():
@@ -330,7 +331,7 @@ class SqliteStore(SqliteStoreReads):
         if lost and same_boot and not accept_loss and not recovering:
             raise StoreIncompatible(
                 f"{self._path}-wal is damaged: at least {lost} commits behind the damage would be lost. Restore a backup with: "
-                "penstock restore, or start with --accept-loss to go on without them. Nothing was changed."
+                "penstock restore, or start with --accept-loss to continue without them. Nothing was changed."
             )
         salts, frames = sync_mark.salts_of(self._log_path), wal_check.replayed_frames(self._db)
         found = sync_mark.read_log_state(self._db, self._log_bytes, salts, frames, same_boot=same_boot)

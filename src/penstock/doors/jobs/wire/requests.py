@@ -281,7 +281,7 @@ class ReleaseBatchBody(RequestModel):
 
 
 class HeldBatchBody(RequestModel):
-    """Ask which jobs a worker still holds. Tokens are matched to the ids by position."""
+    """Request the list of jobs that a worker still holds. Tokens are matched to the ids by position."""
 
     ids: Ids
     tokens: list[str | None] | None = None
