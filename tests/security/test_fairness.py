@@ -478,7 +478,7 @@ async def test_one_count_of_a_namespace_is_read_at_a_time(
     share_the_loop(engine)
     begun, may_end = [], asyncio.Event()
 
-    async def count(queue: Queue, **_: object) -> Any:
+    async def count(queue: Queue, *_: object, **__: object) -> Any:
         begun.append(queue.key.namespace)
         await may_end.wait()
         return {"finished_minutes": FinishedMinutes(), "priority_counts": {}}.get(method, 0)

@@ -148,7 +148,8 @@ class Slots:
     """A limited number of slots, shared among holders by the rule above.
 
     Without a free slot a caller waits, in the line of its holder; the lines are served in rotation. ``alone``: returns the
-    percentage for a holder while no other one has a slot or waits (100: it may have all slots); default: ``percent``.
+    percentage for a holder while no other one has a slot or waits (100: it may have all slots); default: ``percent``, which
+    is the maximum while another one does.
     """
 
     def __init__(self, most: int, percent: int = HALF, *, alone: Callable[[], int] | None = None) -> None:
@@ -214,7 +215,9 @@ class Slots:
             self.release(holder)
 
     def _fits(self, holder: str) -> bool:
-        percent = self._percent if self._alone is None or self._has_others(holder) else self._alone()
+        percent = self._percent if self._alone is None else self._alone()
+        if self._has_others(holder):
+            percent = min(percent, self._percent)
         return has_room(self._most, self._taken, self._held.get(holder, 0), percent)
 
     def _has_others(self, holder: str) -> bool:
