@@ -121,7 +121,8 @@ SECURITY_LIMITS = {
         "bulk_task_ms_max", "bulk_process_bytes", "bulk_snapshots_max", "bulk_snapshots_namespace_max",
     ),
     "Data in Redis, enqueue buffer": (
-        "redis_connections_max", "buffer_jobs_max", "buffer_bytes_max", "buffer_record_bytes_max",
+        "redis_connections_max", "fast_job_bytes_max", "fast_list_bytes_max", "fast_bytes_max", "fast_jobs_max",
+        "buffer_jobs_max", "buffer_bytes_max", "buffer_record_bytes_max",
         "buffer_ahead_weight",
     ),
 }  # fmt: skip

@@ -317,6 +317,11 @@ fast_rate_ms: Final = SECOND_MS  # window in which the demand for jobs is counte
 fast_ahead_ms: Final = 250  # for how long the jobs on a list should last
 fast_jobs_min: Final = 50  # set aside at once
 fast_jobs_max: Final = 1_000  # on a list, without jobs that are pushed to it meanwhile
+fast_job_bytes_max: Final = (
+    65_536  # of a payload on a list; a queue with a larger one at its front is served by the database
+)
+fast_list_bytes_max: Final = 8 * MEBIBYTE  # of the payloads on a list
+fast_bytes_max: Final = 256 * MEBIBYTE  # of the lists that a server uses, in one Redis; a namespace may have its share
 fast_batch_jobs_max: Final = 64  # requested at once; above that, a transaction costs less than a list
 fast_queues_max: Final = 10_000  # queues whose demand is counted
 fast_lease_ms_max: Final = 10 * MINUTE_MS  # a claim with a longer lease is served by the database

@@ -434,6 +434,28 @@ async def test_without_redis_the_log_is_enough(shard: str, redis: OwnRedis, tmp_
         assert [job.id for job in await claim_all(engine)] == [job.id for job in pushed]
 
 
+async def test_a_redis_without_memory_does_not_show_a_server_as_gone(shard: str, redis: OwnRedis, tmp_path: Path) -> None:
+    async with engine_on(shard, redis.url, tmp_path) as engine:
+        await push(engine)
+        await flushed(engine)
+        log_number = log_of(engine).number
+        redis.client().config_set("maxmemory", "1")
+        await buffer_of(engine).show_life()
+        (owner,) = redis.client().keys(f"penstock:*:owner:{log_number}")
+        redis.client().pexpire(owner, 5_000)
+        await buffer_of(engine).show_life()
+        assert redis.client().pttl(owner) > 5_000
+        pushed = await push_many(engine, 10)
+        await flushed(engine)
+        assert [job.id for job in await claim_all(engine)][1:] == [job.id for job in pushed]
+
+
+def log_of(engine: Engine) -> EnqueueLog:
+    wal = buffer_of(engine).enqueue_log
+    assert wal is not None
+    return wal
+
+
 async def test_when_the_log_cannot_be_written_pushes_are_stored_directly(
     shard: str, redis: OwnRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
