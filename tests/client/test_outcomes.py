@@ -142,7 +142,7 @@ def test_a_task_that_this_worker_does_not_have_is_given_back(
         until(lambda: client.jobs.get(job_id).deferred_since is not None)
         until(lambda: client.jobs.get(odd).deferred_since is not None)
         (warned,) = [message for message in caplog.messages if message.startswith("newer: this worker does not have")]
-        assert f"Job {job_id} is released, and is ready again in 1 s; that is no attempt. If no worker has it" in warned
+        assert f"Job {job_id} is released, and is ready again in 1 s. No attempt is counted. If no worker has it" in warned
         assert warned.endswith("within 86400 s, it is dead. This worker has: known")
         newer = Tasks(server.url, queue=tasks.queue)
 

@@ -8,7 +8,7 @@ import pytest
 from penstock.core import lifecycle
 from penstock.core.errors import WrongState
 from penstock.core.job import JobFlag, JobRecord
-from penstock.core.lifecycle import TABLE, Arrow, State
+from penstock.core.lifecycle import TRANSITIONS, Arrow, State
 
 NOW, STEADY = 1_800_000_000_000, 1_700_000_000_000
 
@@ -109,7 +109,7 @@ def test_every_arrow_from_every_state(arrow: Arrow, state: State) -> None:
 
 
 def test_whoever_leaves_a_worker_has_no_lease_but_keeps_its_token() -> None:
-    for (source, arrow), transition in TABLE.items():
+    for (source, arrow), transition in TRANSITIONS.items():
         if source == State.ACTIVE and transition.target not in (State.ACTIVE, State.NOWHERE):
             job = job_in(State.ACTIVE, deadline=STEADY + 1)
             lifecycle.move(job, arrow, Moment(), NOW)

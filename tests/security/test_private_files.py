@@ -41,7 +41,7 @@ each_trap = pytest.mark.parametrize(
     [
         (make_link, "is a symbolic link. Remove it"),
         (make_open, r"mode 0755\). Run: chmod 700"),
-        pytest.param(make_foreign, "belongs to another user .uid 65534.", marks=as_root),
+        pytest.param(make_foreign, "is owned by another user .uid 65534.", marks=as_root),
     ],
 )
 

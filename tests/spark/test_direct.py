@@ -47,7 +47,7 @@ def test_addresses_are_read_in_the_worker(tmp_path: Path, monkeypatch: pytest.Mo
     assert "hush" not in str(caught.value)
     with pytest.raises(OptionInvalid, match=r"Option directUrlFile: .*missing cannot be read here"):
         direct._urls(options.for_batch(given | {"directUrlFile": str(tmp_path / "missing")}), None)
-    with pytest.raises(OptionInvalid, match="Option directUrl: a secret does not belong"):
+    with pytest.raises(OptionInvalid, match="Option directUrl: do not put a secret"):
         options.for_batch(given | {"directUrl": "postgresql://me:hush@a/x"})
     with pytest.raises(OptionInvalid, match="Option directUrlEnv is for jobs and journal"):
         options.for_stream({"url": "http://127.0.0.1:1", "queues": "q", "directUrlEnv": "X"})

@@ -52,7 +52,7 @@ def secret_key(secret: str) -> Key:
 def pem_key(pem: bytes) -> Key:
     """Return the key in a PEM file: a public key, or a certificate. Raises ValueError with the problem."""
     if b"PRIVATE KEY-----" in pem:
-        raise ValueError("it holds a private key, which belongs to who issues tokens; give its public key")
+        raise ValueError("it has a private key, which only the issuer of tokens may have. Use its public key")
     try:
         if b"BEGIN CERTIFICATE" in pem:
             value: object = x509.load_pem_x509_certificate(pem).public_key()
@@ -170,6 +170,6 @@ class KeyRing:
             self._fetched = jwks_keys(await self._fetch())
             self.version += 1
         except (OSError, ValueError) as error:
-            log.warning("the keys that tokens are checked with could not be fetched", reason=str(error))
+            log.warning("the keys for JSON Web Tokens could not be fetched", reason=str(error))
         finally:
             self._fetching = None

@@ -31,7 +31,7 @@ def main() -> None:
     gc.disable()  # rows are many objects without cycles; it runs between tasks
     gc.freeze()  # modules stay, so they need not be checked every time
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # printed text belongs into the log, not among the answers
+    os.dup2(2, 1)  # printed text goes to the log, not between the answers
     _limit_memory()
     done = 0
     while (task := _next(sys.stdin.buffer)) is not None:

@@ -20,7 +20,7 @@ def config() -> None:
 
 
 @config.command()
-@click.option("--origin", is_flag=True, help="say where each comes from: default, the line of a file, $VARIABLE or --flag")
+@click.option("--origin", is_flag=True, help="show where each comes from: default, the line of a file, $VARIABLE or --flag")
 @setting_options(*FLAGS)
 def show(origin: bool, config_file: Path | None, **flags: Any) -> None:
     """Show the settings that penstock serve would have with the same file, variables and flags. Secrets are hidden."""

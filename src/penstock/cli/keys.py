@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def _where(command: F) -> F:
-    text = "a running server; without it, the store itself is used, which a file only allows while no server runs on it"
+    text = "address of a running server; default: use the store itself (a store in a file only while no server uses it)"
     url = click.option("--url", envvar="PENSTOCK_URL", help=text)
     return url(token_option(setting_options("data", "stores")(command)))
 
@@ -43,11 +43,15 @@ def keys() -> None:
 
 @keys.command()
 @click.option(
-    "--namespace", "namespaces", multiple=True, required=True, help="where it is good, or * for all; may be repeated"
+    "--namespace", "namespaces", multiple=True, required=True, help="a namespace of the key, or * for all; may be repeated"
 )
-@click.option("--role", "roles", multiple=True, required=True, type=click.Choice(ROLES), help="what for; may be repeated")
-@click.option("--label", default="", help="what you call it")
-@click.option("--expires", metavar="DURATION", help="how long it is good, such as 12h or 90d; default: until it is revoked")
+@click.option(
+    "--role", "roles", multiple=True, required=True, type=click.Choice(ROLES), help="a role of the key; may be repeated"
+)
+@click.option("--label", default="", help="a name for the key, which the list shows")
+@click.option(
+    "--expires", metavar="DURATION", help="how long the key is valid, such as 12h or 90d; default: until it is revoked"
+)
 @_where
 def create(
     *,

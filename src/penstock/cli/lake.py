@@ -29,7 +29,7 @@ LAKE: Final = click.option(
     envvar="PENSTOCK_LAKE",
     help="the lake: a directory, or an address such as s3://…",
 )
-MASTER: Final = click.option("--master", metavar="MASTER", default="local[*]", help="where Spark runs; local[*]")
+MASTER: Final = click.option("--master", metavar="MASTER", default="local[*]", help="where Spark runs; default: local[*]")
 CONF: Final = click.option(
     "--conf", metavar="KEY=VALUE", multiple=True, help="a setting of Spark; may be given several times"
 )
@@ -50,7 +50,11 @@ def _duration_ms(_context: click.Context, _option: click.Parameter, text: str | 
 @click.option("--namespace", metavar="NAME", default="*", help="the namespace of the events; *, the default: all namespaces")
 @click.option("--once", is_flag=True, help="end with the last event that the server has now")
 @click.option(
-    "--every", metavar="TIME", callback=_duration_ms, default=None, help="take what has come this often, in one batch; 1m"
+    "--every",
+    metavar="TIME",
+    callback=_duration_ms,
+    default=None,
+    help="process new events this often, in one batch; default: 1m",
 )
 @click.option("--token-file", metavar="FILE", help="bearer token of the server; else from PENSTOCK_TOKEN")
 @click.option("--api-key-file", metavar="FILE", help="key of the server; else from PENSTOCK_API_KEY")
@@ -61,10 +65,16 @@ def _duration_ms(_context: click.Context, _option: click.Parameter, text: str | 
     help="what to do if the journal no longer has events that the lake lacks: fail, or continue with the rest",
 )
 @click.option(
-    "--batch-events", metavar="N", type=click.IntRange(min=1), default=None, help="events of a batch at most; 2000000"
+    "--batch-events",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=None,
+    help="the most events in a batch; default: 2000000",
 )
-@click.option("--partitions", metavar="N", type=click.IntRange(min=1), help="fetch in so many parts at least")
-@click.option("--no-upkeep", is_flag=True, help="do not fold and tidy every 60 batches")
+@click.option(
+    "--partitions", metavar="N", type=click.IntRange(min=1), help="the least number of parts in which events are fetched"
+)
+@click.option("--no-upkeep", is_flag=True, help="do not run compact after every 60 batches")
 @MASTER
 @CONF
 def run(

@@ -60,7 +60,7 @@ def translate(args: Sequence[str]) -> str | None:
         "",
     ]
     if "period" in values:
-        lines.append("-period is not needed: messages come back when they are due.")
+        lines.append("-period is not needed: messages are ready when they are due.")
     lines.append(f"{PAGE} has all of them, under 'Its command line'.")
     return "\n".join(lines)
 

@@ -20,7 +20,7 @@ STATES: Final = ("failed", "completed", "waiting", "delayed", "active", "waiting
 
 @click.command()
 @click.option("--where", required=True, metavar="SQL", help="which jobs: a condition on their columns (docs/replay.md)")
-@click.option("--queue", required=True, help="where to put them")
+@click.option("--queue", required=True, help="the queue to push the jobs to")
 @click.option(
     "--from-state",
     "states",
@@ -30,9 +30,9 @@ STATES: Final = ("failed", "completed", "waiting", "delayed", "active", "waiting
 )
 @click.option("--from-queue", "queues", multiple=True, help="jobs of this queue; may be repeated; default: all")
 @click.option("--lake", metavar="DIR", help="for conditions about the past: the column history, the table attempts")
-@click.option("--limit", type=click.IntRange(min=1), help="so many jobs at most, the oldest first")
+@click.option("--limit", type=click.IntRange(min=1), help="push at most this many jobs, the oldest first")
 @click.option("--dry-run", is_flag=True, help="only show what would be done")
-@click.option("--again", is_flag=True, help="even if the same was done in the last 7 days")
+@click.option("--again", is_flag=True, help="replay even if the same replay was done in the last 7 days")
 @click.option("--url", default="http://127.0.0.1:6790", show_default=True, envvar="PENSTOCK_URL", help="any server")
 @click.option("--namespace", help="the namespace of the jobs; default: the key's own")
 @click.option("--master", default="local[*]", show_default=True, help="where Spark runs")

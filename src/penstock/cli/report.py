@@ -43,11 +43,11 @@ class _Step(click.ParamType[int]):
 
 @click.command()
 @LAKE
-@click.option("--namespace", metavar="NAME", help="the namespace of the queues; all namespaces, unless given")
-@click.option("--queue", metavar="NAME", help="one queue; all of them, unless given")
-@click.option("--from", "start", type=_Moment(), help="from when on; a day before --to, unless given")
-@click.option("--to", "end", type=_Moment(), help="end of the window; the end of the lake's data, unless given")
-@click.option("--step", type=_Step(), help="how fine: 1m, 5m, 1h, 1d; as fits the time, unless given")
+@click.option("--namespace", metavar="NAME", help="the namespace of the queues; default: all namespaces")
+@click.option("--queue", metavar="NAME", help="one queue; default: all queues")
+@click.option("--from", "start", type=_Moment(), help="start of the window; default: a day before --to")
+@click.option("--to", "end", type=_Moment(), help="end of the window; default: the end of the lake's data")
+@click.option("--step", type=_Step(), help="length of a step: 1m, 5m, 1h or 1d; default: by the length of the window")
 @click.option(
     "--out",
     metavar="FILE",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.argument("source", metavar="[BACKUP]", required=False, type=click.Path(path_type=Path))
 @setting_options("data", "stores")
 @click.option("--check", is_flag=True, help="only check the backup; nothing is written")
-@click.option("--replace", is_flag=True, help="move a store that is there into a directory replaced-TIME beside the new one")
+@click.option("--replace", is_flag=True, help="move an existing store into a directory replaced-TIME beside the new one")
 @click.option("--continue", "go_on", is_flag=True, help="complete a restore that was interrupted; without BACKUP")
 def restore(source: Path | None, config_file: Path | None, *, check: bool, replace: bool, go_on: bool, **flags: Any) -> None:
     """Restore the store from the backup in the directory BACKUP. Stop the server first.
@@ -34,7 +34,7 @@ def restore(source: Path | None, config_file: Path | None, *, check: bool, repla
     found = directories(load(config_file, flags))
     if go_on:
         if source is not None or check or replace:
-            raise click.UsageError("--continue goes alone: what it needs is in the directory of the store already.")
+            raise click.UsageError("--continue takes no other options. All that it needs is in the directory of the store.")
         for directory, replaced in zip(found, asyncio.run(_complete_all(found)), strict=True):
             _tell(directory, "the restore is complete", replaced)
         return

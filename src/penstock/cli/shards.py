@@ -21,7 +21,7 @@ def shards() -> None:
 @shards.command()
 @server_options
 def status(url: str, token: str | None) -> None:
-    """Show the shards, the queues that belong to another shard, and the progress of a rebalance."""
+    """Show the shards, the queues that must move to another shard, and the progress of a rebalance."""
     found = ask("GET", url, "/shards", token)
     for each in found["shards"]:
         click.echo(_line(each))
@@ -30,17 +30,19 @@ def status(url: str, token: str | None) -> None:
 
 @shards.command()
 @server_options
-@click.option("--to", "target", metavar="N", type=click.IntRange(1), help="how many shards; default: all stores there are")
-@click.option("--no-wait", is_flag=True, help="return as soon as it has begun: the servers do it without us")
+@click.option(
+    "--to", "target", metavar="N", type=click.IntRange(1), help="the new number of shards; default: one for each store"
+)
+@click.option("--no-wait", is_flag=True, help="return when the rebalance has begun; the servers continue it")
 def rebalance(url: str, token: str | None, target: int | None, no_wait: bool) -> None:
-    """Move queues to the shards that they belong to, while the servers run.
+    """Move queues to their shards, while the servers run.
 
     To add shards, first restart all servers with more stores. To remove shards, give the number that remains, and restart
     the servers without the other stores afterwards.
     """
     found = ask("POST", url, "/shards/rebalance", token, {} if target is None else {"to": target})
     if not found["rebalancing"]:
-        click.echo("nothing to do: every queue is where it belongs")
+        click.echo("nothing to do: every queue is on its shard")
         return
     if not no_wait:
         asyncio.run(_watch(url, token))

@@ -10,27 +10,41 @@ import click
 
 @click.command()
 @click.argument("target", metavar="MODULE:TASKS")
-@click.option("--url", metavar="URL", envvar="PENSTOCK_URL", help="the server; that of the tasks, unless given")
+@click.option("--url", metavar="URL", envvar="PENSTOCK_URL", help="address of the server; default: that of the tasks")
 @click.option("--api-key", metavar="KEY", envvar="PENSTOCK_API_KEY", help="key of the server (X-Api-Key)")
 @click.option("--token", metavar="TOKEN", envvar="PENSTOCK_TOKEN", help="bearer token of the server")
-@click.option("--namespace", metavar="NAME", envvar="PENSTOCK_NAMESPACE", help="the namespace of the jobs; default")
-@click.option("-c", "--concurrency", metavar="N", type=click.IntRange(min=1), default=10, help="jobs at a time; 10")
-@click.option("-q", "--queue", "queues", metavar="QUEUE", multiple=True, help="only these; all queues of the tasks")
+@click.option("--namespace", metavar="NAME", envvar="PENSTOCK_NAMESPACE", help="the namespace of the jobs; default: default")
+@click.option(
+    "-c",
+    "--concurrency",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=10,
+    help="jobs that run at the same time; default: 10",
+)
+@click.option(
+    "-q",
+    "--queue",
+    "queues",
+    metavar="QUEUE",
+    multiple=True,
+    help="claim from this queue; may be repeated; default: all queues of the tasks",
+)
 @click.option(
     "--stop-timeout",
     metavar="SECONDS",
     type=click.FloatRange(min=0),
     default=30.0,
-    help="for what runs when it is stopped; 30",
+    help="time for running jobs to end after a stop; default: 30",
 )
 @click.option(
     "--unknown-task-timeout",
     metavar="SECONDS",
     type=click.FloatRange(min=0),
     default=86_400.0,
-    help="for how long a job whose task no worker has is deferred before it is dead; 86400",
+    help="time until a job whose task no worker has becomes a dead letter; default: 86400",
 )
-@click.option("-v", "--verbose", is_flag=True, help="log what the worker does in detail")
+@click.option("-v", "--verbose", is_flag=True, help="log details of the worker's actions")
 @click.option("--reload", is_flag=True, help="restart when a .py file below this directory changes")
 def worker(
     target: str,

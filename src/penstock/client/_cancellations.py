@@ -70,7 +70,7 @@ class Cancellations:
         try:
             batch = await self._jobs.held([context.info for context in contexts], wait=WAIT_S)
         except NotFound:
-            log.info("The server is older than this SDK: that a job was cancelled is noticed at the next heartbeat")
+            log.info("The server is older than this SDK: the worker detects cancelled jobs only at the next heartbeat")
             self._is_known = False
         except PenstockError as error:
             log.debug("The server did not say which jobs are held: %s", error)

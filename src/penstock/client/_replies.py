@@ -45,7 +45,7 @@ class _WorkerId(msgspec.Struct, rename="camel"):
     worker_id: str
 
 
-class _Heard(msgspec.Struct):
+class _Heartbeat(msgspec.Struct):
     ok: bool
 
 
@@ -88,7 +88,7 @@ PROGRESS = reading(models.Progress, lambda progress: progress)
 WAITED = reading(models.Waited, lambda waited: waited)
 RESULT = reading(_Result, lambda reply: reply.result)
 ALIVE = reading(_Alive, lambda reply: reply.data)
-HEARD = reading(_Heard, lambda reply: reply.ok)
+HEARTBEAT = reading(_Heartbeat, lambda reply: reply.ok)
 
 
 class _LogsReply(msgspec.Struct):

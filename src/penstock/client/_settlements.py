@@ -230,7 +230,7 @@ class Settlements:
         except LeaseLost:
             self._lose(context)
         except PenstockError as error:
-            log.warning("A report of job %s got lost: %s", context.id, error)
+            log.warning("A report of job %s was lost: %s", context.id, error)
         finally:
             context.reporter = None
 

@@ -61,7 +61,7 @@ class UnknownTaskPolicy:
             self._logged.clear()
         self._logged[task] = now
         log.warning(
-            "%s: this worker does not have this task. Job %s is released, and is ready again in %d s; that is no attempt. "
+            "%s: this worker does not have this task. Job %s is released, and is ready again in %d s. No attempt is counted. "
             "If no worker has it within %g s, it is dead. This worker has: %s",
             task, job.id, seconds, self._timeout, self._tasks,
         )  # fmt: skip

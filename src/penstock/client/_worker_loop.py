@@ -133,7 +133,7 @@ class WorkerLoop:
                     await _clock.within(left, self.client.jobs.stop_waiting(self._wait_id))
                 _, taking = await asyncio.wait(taking, timeout=LEAVE_AGAIN_S)
         except (PenstockError, TimeoutError) as error:
-            log.warning("The server did not end the pulls of this worker, so it hangs up: %s", error)
+            log.warning("The server did not end the pulls of this worker, so the worker closes the connection: %s", error)
         for each in taking:
             each.cancel()
         await asyncio.gather(taker, *self._watchers, return_exceptions=True)

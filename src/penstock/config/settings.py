@@ -165,18 +165,18 @@ SETTINGS: dict[str, Setting] = {
     "database_answer_ms": Setting(
         parsers.duration(1_000, 15_000),
         ("PENSTOCK_DATABASE_ANSWER_MS",),
-        "how long a database may not answer at all until it counts as lost, and all requests are refused until it answers",
+        "after this time without an answer, a database counts as lost; requests are refused until it answers again",
     ),
     "redis": Setting(
         parsers.redis,
         ("PENSTOCK_REDIS",),
-        "Redis (redis://…, rediss://…) or its Sentinels (sentinel://HOST,HOST/MASTER) for the fast path of databases; several, "
-        "separated by commas, are for the shards in turn",
+        "Redis (redis://…, rediss://…) or its Sentinels (sentinel://HOST,HOST/MASTER) for the fast path of databases; several "
+        "addresses, separated by commas, are assigned to the shards in turn",
     ),
     "redis_hot_jobs": Setting(
         parsers.number(1, 10**9),
         ("PENSTOCK_REDIS_HOT_JOBS",),
-        "jobs claimed from a queue within a second that make it hot",
+        "number of jobs that must be claimed from a queue within a second to make it a hot queue",
     ),
     "wal_dir": Setting(
         Path,
@@ -220,7 +220,7 @@ SETTINGS: dict[str, Setting] = {
     "topics_lease_ms": Setting(
         parsers.duration(300, limits.HOUR_MS),
         ("PENSTOCK_TOPICS_LEASE_MS",),
-        "how long after a server died the messages that its subscribers held are ready again",
+        "after this time, the messages that the subscribers of a killed server held are ready again",
     ),
     "messages": Setting(
         parsers.listener,
@@ -273,7 +273,7 @@ SETTINGS: dict[str, Setting] = {
     "push_retry_delays_ms": Setting(
         parsers.durations(limits.push_retries_max, limits.DAY_MS),
         ("PENSTOCK_PUSH_RETRY_DELAYS_MS",),
-        "how long to wait before each further try to push a message to a subscription, or none",
+        "waits before each retry of a push to a subscription, or none",
     ),
     "push_timeout_ms": Setting(
         parsers.duration(1, limits.HOUR_MS),
@@ -400,7 +400,7 @@ SETTINGS: dict[str, Setting] = {
     "http_idle_timeout_ms": Setting(
         parsers.duration(1_000, limits.DAY_MS),
         ("PENSTOCK_HTTP_IDLE_TIMEOUT_MS",),
-        "how long a connection may be silent while it has no request in progress",
+        "how long a connection without a request in progress may send nothing",
     ),
     "shutdown_timeout_ms": Setting(
         parsers.duration(0, limits.HOUR_MS), ("SHUTDOWN_TIMEOUT_MS",), "how long a shutdown waits for requests in progress"
@@ -410,7 +410,7 @@ SETTINGS: dict[str, Setting] = {
         parsers.duration(0, _LONG), ("PENSTOCK_COMPLETED_AGE_MS",), "how long completed jobs are kept"
     ),
     "journal_bytes_max": Setting(
-        parsers.number(1_000, 10**13), ("PENSTOCK_JOURNAL_BYTES_MAX",), "how much of the journal is kept"
+        parsers.number(1_000, 10**13), ("PENSTOCK_JOURNAL_BYTES_MAX",), "how many bytes of the journal are kept"
     ),
     "journal_age_ms": Setting(parsers.duration(0, _LONG), ("PENSTOCK_JOURNAL_AGE_MS",), "how long the journal is kept"),
     "upgrade_copy": Setting(
@@ -464,7 +464,9 @@ SETTINGS: dict[str, Setting] = {
         parsers.number(0, 10**9), ("STORAGE_WARNING_MB",), "size of the store above which there is an event; 0: never"
     ),
     "worker_timeout_ms": Setting(
-        parsers.duration(1, limits.DAY_MS), ("WORKER_TIMEOUT_MS",), "a worker silent for this long counts as disconnected"
+        parsers.duration(1, limits.DAY_MS),
+        ("WORKER_TIMEOUT_MS",),
+        "a worker without a heartbeat for this long counts as disconnected",
     ),
     "worker_overload_threshold_ms": Setting(
         parsers.duration(0, limits.DAY_MS),
@@ -488,7 +490,7 @@ SETTINGS: dict[str, Setting] = {
         "private hosts that messages may be pushed to, as they are written in URLs, separated by commas",
     ),
     "accept_loss": Setting(
-        parsers.yes_or_no, (), "start although commits that were on disk are missing or damaged, without them"
+        parsers.yes_or_no, (), "start even if commits that were on disk are missing or damaged; these commits are lost"
     ),
 }
 

@@ -171,7 +171,7 @@ class JournalGone(ServerError):
 
 
 class HistoryReplaced(ServerError):
-    """The journal is not the one that was read before: it belongs to another server, or its store was emptied or restored."""
+    """The journal is not the one that was read before: it is of another server, or its store was emptied or restored."""
 
     code = "history_replaced"
 

@@ -54,7 +54,7 @@ class Dedup(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 class JobSpec(Payload, frozen=True, gc=False):
     """The job that a producer requests. Times are durations in milliseconds; None: no limit."""
 
-    priority: int = 0  #: a higher number goes first
+    priority: int = 0  #: a higher number comes first
     delay: int = 0  #: ms before it may be claimed
     max_attempts: int = 3  #: deliveries that may fail before it is dead
     backoff: int = 1_000  #: ms before the first retry, doubled for each further one
@@ -133,7 +133,7 @@ class Details(msgspec.Struct, omit_defaults=True, gc=False):
     # Rules of its producer. Durations in ms; None: the default rule.
     backoff_type: str | None = None  #: see BackoffType
     backoff_max: int | None = None  #: longest wait before a retry
-    stall_timeout: int | None = None  #: a worker that is silent for longer than this loses its lease
+    stall_timeout: int | None = None  #: without a heartbeat for longer than this, the lease ends
     stack_limit: int | None = None  #: maximum number of lines kept of a stack
     keep_logs: int | None = None  #: maximum number of lines kept of its log
     size_limit: int | None = None  #: maximum size of its payload, in bytes

@@ -2,7 +2,8 @@
 
 This file alone defines the lifecycle: no other code changes a job's state. Stores only write the result of ``move``,
 and guard the write with the state and the lease token that they read. The diagram and the table in ``docs/lifecycle.md`` are
-generated from TABLE (``python -m penstock.core.lifecycle``). Tests take every arrow from every state, also the forbidden ones.
+generated from TRANSITIONS (``python -m penstock.core.lifecycle``). Tests take every arrow from every state, also the
+forbidden ones.
 
 Two operations of the stores are no arrows. The SQLite store moves a damaged row to quarantine: such a row cannot be read,
 so its state is not known. A queue that moves to another shard takes its jobs along, in the states that they are in.
@@ -284,7 +285,7 @@ _CHILDREN = State.WAITING_CHILDREN
 _STORED = STORED_STATES
 
 # fmt: off
-TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
+TRANSITIONS: Final[dict[tuple[int, Arrow], Transition]] = {
     # arrow                     from                          to           its effects, and its event
     **_rows(Arrow.ENQUEUE,      (_NOWHERE,),                  _WAITING,
             events=(Kind.JOB_PUSHED,)),
@@ -386,7 +387,7 @@ TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
 #: Arrows that complete a job.
 COMPLETIONS: Final = (Arrow.COMPLETE, Arrow.COMPLETE_REMOVE)
 #: Arrows that end an attempt and may change the due time of the job: their events contain when the attempt was due.
-DUE_ARROWS: Final = frozenset(arrow for (_, arrow), row in TABLE.items() if not DUE_KINDS.isdisjoint(row.events))
+DUE_ARROWS: Final = frozenset(arrow for (_, arrow), row in TRANSITIONS.items() if not DUE_KINDS.isdisjoint(row.events))
 
 
 def move(job: JobRecord, arrow: Arrow, moment: Moment, value: int = 0) -> Transition:
@@ -396,7 +397,7 @@ def move(job: JobRecord, arrow: Arrow, moment: Moment, value: int = 0) -> Transi
     length of a lease (claim, prefetch, start, renew, inspect), a priority, a progress, a size. Raises WrongState, and changes
     nothing, where the table has no such arrow.
     """
-    transition = TABLE.get((job.state, arrow))
+    transition = TRANSITIONS.get((job.state, arrow))
     if transition is None:
         state = State(job.state).label
         raise WrongState(state, f"Cannot {arrow} a job that is {state}.")
@@ -408,7 +409,7 @@ def move(job: JobRecord, arrow: Arrow, moment: Moment, value: int = 0) -> Transi
 
 def move_all(jobs: Sequence[JobRecord], arrow: Arrow, moment: Moment, value: int = 0) -> Transition:
     """``move`` for several jobs that are in the same state."""
-    transition = TABLE.get((jobs[0].state, arrow))
+    transition = TRANSITIONS.get((jobs[0].state, arrow))
     if transition is None:
         state = State(jobs[0].state).label
         raise WrongState(state, f"Cannot {arrow} a job that is {state}.")
@@ -425,7 +426,7 @@ _NOWHERE_NUMBER: Final = State.NOWHERE.value  # reading the value of an enum mem
 
 def start(jobs: list[JobRecord], arrow: Arrow, moment: Moment) -> Transition:
     """Take new jobs along one arrow: ``move`` for many. Each job already has its position in the queue and its due time."""
-    transition = TABLE[_NOWHERE_NUMBER, arrow]
+    transition = TRANSITIONS[_NOWHERE_NUMBER, arrow]
     target, effects, _ = transition
     for effect in effects:
         for job in jobs:
@@ -437,13 +438,13 @@ def start(jobs: list[JobRecord], arrow: Arrow, moment: Moment) -> Transition:
 
 def sources(arrow: Arrow) -> tuple[State, ...]:
     """Return the states from which an arrow starts."""
-    return tuple(State(source) for source, each in TABLE if each == arrow)
+    return tuple(State(source) for source, each in TRANSITIONS if each == arrow)
 
 
 def diagram() -> str:
     """Return the table as a Mermaid state diagram. Arrows between the same two states share a line."""
     labels: dict[tuple[State, State], list[str]] = {}
-    for (source, arrow), transition in TABLE.items():
+    for (source, arrow), transition in TRANSITIONS.items():
         labels.setdefault((State(source), State(transition.target)), []).append(arrow.value)
     lines = ["stateDiagram-v2"]
     for (source, target), arrows in labels.items():
@@ -456,7 +457,7 @@ def table() -> str:
     """Return the table as Markdown, one row per arrow."""
     lines = ["| arrow | from | to | effects | events |", "|---|---|---|---|---|"]
     for arrow in Arrow:
-        rows = {State(source): row for (source, each), row in TABLE.items() if each == arrow}
+        rows = {State(source): row for (source, each), row in TRANSITIONS.items() if each == arrow}
         some = next(iter(rows.values()))
         stays = all(row.target == source for source, row in rows.items())
         origin = ", ".join("–" if source == State.NOWHERE else source.label for source in rows)

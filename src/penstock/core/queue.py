@@ -22,10 +22,10 @@ class QueueKey(NamedTuple):
 
 
 class StallConfig(msgspec.Struct, frozen=True, rename="camel"):
-    """When a silent worker loses its lease. Durations in ms."""
+    """When a lease without heartbeats ends. Durations in ms."""
 
     enabled: bool = True
-    stall_interval: int = 30_000  #: length of a lease: a worker that is silent for longer than this loses it
+    stall_interval: int = 30_000  #: length of a lease: without a heartbeat for longer than this, it ends
     max_stalls: int = 3  #: a job that stalled this often is dead
     grace_period: int = 5_000  #: the first lease is never shorter than this
 

@@ -52,7 +52,7 @@ def after_lease_expiry(job: JobRecord, max_stalls: int, steady_ms: int) -> tuple
     """Return the effect of an expired lease: the arrow to take, the error to record, and the reason if the job becomes dead."""
     exhausted = job.attempts + 1 >= job.max_attempts
     if job.deadline is not None and job.deadline <= steady_ms:
-        # A slow worker is not a silent one: only the job's attempts limit its timeouts.
+        # A slow worker still sends heartbeats: only the job's attempts limit its timeouts.
         error, reason = "Job timeout exceeded", DeathReason.TIMEOUT
     else:
         error, reason = f"Job stalled {job.stalls + 1} times", DeathReason.STALLED

@@ -62,7 +62,8 @@ class Batcher:
     """One per store.
 
     ``apply`` runs a batch of commands inside a transaction; ``apply_in_side_lane`` runs one in a side lane. ``wants_alone``
-    returns whether the next batch of the main lane has to be alone. ``weigh``: see ``FairQueue``.
+    returns whether the next batch of the main lane has to be alone. ``weigh``: see ``FairQueue``. ``send_on`` is called with
+    a command that is refused because its queue is on another shard; it returns True if it takes the command over.
     """
 
     def __init__(
@@ -77,12 +78,11 @@ class Batcher:
         apply_in_side_lane: Callable[[UnitOfWork, list[AnyCommand]], Awaitable[None]],
         wants_alone: Callable[[], bool],
         weigh: Callable[[AnyCommand, int], int],
+        send_on: Callable[[AnyCommand], bool],
         fair_share: FairShare,
         durability: Durability,
         sync_interval_ms: int,
     ) -> None:
-        #: Called with a command that is refused because its queue is on another shard; True if it took the command over.
-        self.send_on: Callable[[AnyCommand, Exception], bool] = lambda _command, _error: False
         #: Number of the first event of the journal that is not yet as durable as an answer promises.
         self.durable_up_to = store.journal_next
         self._store = store
@@ -93,6 +93,7 @@ class Batcher:
         self._wants_alone = wants_alone
         self._stats = stats
         self._signals = signals
+        self._send_on = send_on
         self._fair_share = fair_share
         self._durability = durability
         self._sync_interval_ms = sync_interval_ms
@@ -307,7 +308,7 @@ class Batcher:
         self._refuse(command, error)
 
     def _refuse(self, command: AnyCommand, error: Exception) -> None:
-        if not command.future.done() and not (isinstance(error, QueueMoving) and self.send_on(command, error)):
+        if not command.future.done() and not (isinstance(error, QueueMoving) and self._send_on(command)):
             command.future.set_exception(error)
 
     # Durability.

@@ -62,7 +62,7 @@ class LeaseTimer(Protocol):
         """Sleep until the next moment at which a job, lease or cron is due."""
 
     def set_grace(self, steady_ms: int, /) -> None:
-        """Begin the grace period for late heartbeats if the server was silent for long."""
+        """Begin the grace period for late heartbeats if the server was paused for long."""
 
     def may_expire_leases(self, steady_ms: int, /) -> bool:
         """Return whether leases may be ended now."""

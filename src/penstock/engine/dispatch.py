@@ -1,6 +1,6 @@
 """All commands, in the order in which a batch applies them.
 
-The order is a promise. Pushes come before the commands of workers, and these come before timers. Claims come last, so that
+The order is guaranteed. Pushes come before the commands of workers, and these come before timers. Claims come last, so that
 they see the result of all others. ``apply`` itself calls the functions of claims, and of ``Prefetch``, which takes jobs
 for a ready list like a claim. To add any other command, write its class and its function, and give it a line in
 ``BEFORE_SWEEP``. A command without a line would never be answered; a test of the architecture finds it.

@@ -93,6 +93,7 @@ class Engine:
         self.pool_shares = Shares()  #: shares of each pool, for each namespace
         self.retention = retention or Retention()
         self.signals = EngineSignals()
+        self._send_to_shard: Callable[[AnyCommand], bool] | None = None  #: see ``when_away``; None: there is one shard
         self.queue_limits = QueueLimits()
         self.claim_waiters = ClaimWaiters(self)
         self.result_waiters = ResultWaiters(self)
@@ -128,6 +129,7 @@ class Engine:
             apply_in_side_lane=partial(dispatch.apply_in_side_lane, self),
             wants_alone=self.timer.has_expired_leases,
             weigh=self._weigh,
+            send_on=self._sent_on,
             fair_share=self.fair_share,
             durability=durability,
             sync_interval_ms=sync_interval_ms,
@@ -240,12 +242,16 @@ class Engine:
 
     def send_on(self, command: AnyCommand, error: Exception) -> None:
         """Run a command on the shard its queue is on now; without one, it is refused with the error."""
-        if not command.future.done() and not self._batcher.send_on(command, error):
+        if not command.future.done() and not self._sent_on(command):
             command.future.set_exception(error)
 
-    def when_away(self, send_on: Callable[[AnyCommand, Exception], bool]) -> None:
+    def when_away(self, send_on: Callable[[AnyCommand], bool]) -> None:
         """Register a function that takes over commands which are refused because their queue is on another shard."""
-        self._batcher.send_on = send_on
+        self._send_to_shard = send_on
+
+    def _sent_on(self, command: AnyCommand) -> bool:
+        """Send a command to the shard of its queue, if the server has several. Return False if that is impossible."""
+        return self._send_to_shard is not None and self._send_to_shard(command)
 
     def run_in_background(self, command: AnyCommand) -> None:
         """Run a command of the server itself, for which no caller waits. It passes no stage of the submit chain."""

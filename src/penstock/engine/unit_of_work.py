@@ -80,7 +80,7 @@ class UnitOfWork:
         self._changed: dict[int, None] = {}
         self._leased: dict[int, None] = {}  #: claimed, and perhaps changed afterwards
         self._born: list[tuple[JobRecord, Payload]] = []
-        self._rewritten: dict[int, tuple[JobRecord, Payload]] = {}  #: jobs that took what another push says, by id
+        self._rewritten: dict[int, tuple[JobRecord, Payload]] = {}  #: jobs that took over the values of another push, by id
         self._needs: list[Dependency] = []
         self._events: list[Event] = []
 

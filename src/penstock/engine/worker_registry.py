@@ -1,7 +1,7 @@
 """The workers that have registered themselves: kept in memory only, because they register again.
 
-A worker that is silent for ``timeout_ms`` counts as disconnected, and is removed after three times that. Its leases are not
-touched: they end by time.
+A worker without a heartbeat for ``timeout_ms`` counts as disconnected, and is removed after three times that. Its leases are
+not touched: they end by time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FORGET_AFTER_TIMEOUTS: Final = 3
 
 
 class RegisteredWorker(msgspec.Struct, eq=False):
-    """What a worker has reported about itself. Times are wall clock, ms, except ``heard_at``."""
+    """What a worker has reported about itself. Times are wall clock, ms, except ``seen_at``."""
 
     id: str
     namespace: str
@@ -41,7 +41,7 @@ class RegisteredWorker(msgspec.Struct, eq=False):
     started_at: int | None
     registered_at: int
     last_seen: int
-    heard_at: int  #: steady clock
+    seen_at: int  #: steady clock
     size: int = 0  #: bytes of its names
     active_jobs: int = 0
     processed_jobs: int = 0
@@ -59,7 +59,7 @@ class WorkerRegistry:
         self._timeout_ms = timeout_ms
         self._overload_ms = overload_ms
         self._ids = IdSource()
-        # Both in the order of the last heartbeats, so that the next worker to be silent is always the first.
+        # Both in the order of the last heartbeats, so that the next worker to time out is always the first.
         self._active: dict[tuple[str, str], RegisteredWorker] = {}
         self._silent: dict[tuple[str, str], RegisteredWorker] = {}
         self._held: dict[str, int] = {}  #: number of workers of each namespace
@@ -126,7 +126,7 @@ class WorkerRegistry:
             return None
         self._active[key] = worker
         self._count(worker, 1)
-        worker.last_seen, worker.heard_at = self._clock.now_ms(), self._clock.steady_ms()
+        worker.last_seen, worker.seen_at = self._clock.now_ms(), self._clock.steady_ms()
         if was_silent:
             self._publish(EventKind.WORKER_CONNECTED, worker, name=worker.name, queues=worker.queues)
         self._publish(EventKind.WORKER_HEARTBEAT, worker)
@@ -182,7 +182,7 @@ class WorkerRegistry:
         if before is None:
             if len(self) >= limits.workers_max:
                 raise TooMany(
-                    f"Too many workers (max {limits.workers_max}). Unregister some, or wait until silent ones are removed."
+                    f"Too many workers (max {limits.workers_max}). Unregister some, or wait until inactive ones are removed."
                 )
             held = self._held.get(namespace, 0)
             self.pool_shares.check("workers", namespace, most=limits.workers_max, taken=len(self), held=held)
@@ -232,8 +232,8 @@ class WorkerRegistry:
             worker.busy_since, worker.overload_reported = None, False
             return
         if worker.busy_since is None:
-            worker.busy_since = worker.heard_at
-        busy_ms = worker.heard_at - worker.busy_since
+            worker.busy_since = worker.seen_at
+        busy_ms = worker.seen_at - worker.busy_since
         if busy_ms >= self._overload_ms and not worker.overload_reported:
             worker.overload_reported = True
             self._publish(
@@ -250,12 +250,12 @@ class WorkerRegistry:
         self._feed.publish_transient(kind, payload, self._clock.now_ms(), namespace=worker.namespace)
 
     def _set_alarm(self) -> None:
-        """Set the alarm for the next moment at which a worker may have been silent for too long."""
+        """Set the alarm for the next moment at which a worker may time out."""
         moments = []
         if self._active:
-            moments.append(next(iter(self._active.values())).heard_at + self._timeout_ms)
+            moments.append(next(iter(self._active.values())).seen_at + self._timeout_ms)
         if self._silent:
-            moments.append(next(iter(self._silent.values())).heard_at + FORGET_AFTER_TIMEOUTS * self._timeout_ms)
+            moments.append(next(iter(self._silent.values())).seen_at + FORGET_AFTER_TIMEOUTS * self._timeout_ms)
         if moments and self._alarm is None:
             self._alarm = self._clock.call_at(min(moments), self._on_alarm)
 
@@ -263,12 +263,12 @@ class WorkerRegistry:
         self._alarm = None
         steady = self._clock.steady_ms()
         for key, worker in list(self._active.items()):
-            if worker.heard_at + self._timeout_ms > steady:
+            if worker.seen_at + self._timeout_ms > steady:
                 break
             self._silent[key] = self._active.pop(key)
             self._publish(EventKind.WORKER_DISCONNECTED, worker)
         for key, worker in list(self._silent.items()):
-            if worker.heard_at + FORGET_AFTER_TIMEOUTS * self._timeout_ms > steady:
+            if worker.seen_at + FORGET_AFTER_TIMEOUTS * self._timeout_ms > steady:
                 break
             del self._silent[key]
             self._count(worker, -1)

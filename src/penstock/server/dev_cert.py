@@ -77,7 +77,7 @@ def _why_anew(cert: Path, key: Path, now_ms: int) -> str:
     except (ValueError, TypeError, UnsupportedAlgorithm):  # invalid data, with a passphrase, or of an unsupported kind
         return "it was damaged"
     if private.public_key() != found.public_key():
-        return "key and certificate did not belong together"
+        return "the key did not match the certificate"
     about = key.stat()
     if about.st_mode & 0o077 or about.st_uid != os.geteuid():
         return "others could read its key"
@@ -141,7 +141,7 @@ def _write(file: Path, content: bytes, mode: int) -> None:
     try:
         new.unlink(missing_ok=True)  # of a server that was killed while it wrote
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as opened:
-            os.fchmod(opened.fileno(), mode)  # whatever the umask is: clients of other users trust the certificate
+            os.fchmod(opened.fileno(), mode)  # with any umask: clients of other users trust the certificate
             opened.write(content)
             opened.flush()
             os.fsync(opened.fileno())

@@ -172,8 +172,14 @@ class JobsParts:
             engine.clock,
             hub,
             authenticator,
-            lambda identity, namespace, client: JobsSession(
-                table, authenticator, identity=identity, namespace=namespace, rate_limit=rate_limit, client=client
+            lambda identity, namespace, client, admit: JobsSession(
+                table,
+                authenticator,
+                identity=identity,
+                namespace=namespace,
+                rate_limit=rate_limit,
+                client=client,
+                admit=admit,
             ),
             store=engine.store,
             raw_sockets=parts.raw_sockets,

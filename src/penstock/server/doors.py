@@ -197,7 +197,7 @@ class Doors:
         for key in connections:
             await self._raw_sockets.stop_reading(key)
         if connections:
-            log.warning("requests that had not arrived were cut off", connections=len(connections))
+            log.warning("requests that had not arrived completely were cut off", connections=len(connections))
 
     def stop_claiming(self) -> None:
         """Claim no more messages for consumers that receive them as a stream: they would send new claims again and again."""

@@ -134,7 +134,7 @@ class Positions:
             raise JournalReplaced(
                 f"{what} With failOnDataLoss=false all that this journal keeps is read; or begin with a new checkpoint."
             )
-        log.warning("%s All that it keeps is read, from %s on.", what, self.first[shard])
+        log.warning("%s The existing events are read, from %s on.", what, self.first[shard])
 
     def _known(self, option: str, places: Places) -> Places:
         for shard in places:
@@ -265,7 +265,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             block(IDLE_PAUSE_S)
             return start
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        # Shards without new events keep their position: it must not go back if a server does not list the shard for a while.
+        # Shards without new events keep their position: it must not decrease if a server does not list the shard for a while.
         to = {shard: place + _share(waiting, shard, most) for shard, place in known.items()}
         self._read = to
         fresh = {shard: place for shard, place in known.items() if shard not in start.get("to", {}) or shard in anew}
@@ -316,7 +316,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = {shard: history for shard, history in positions.histories.items() if shard in bare}
         if found:
             log.warning(
-                "The checkpoint was written by an earlier version and does not say whose journal it is of. The one of %s is"
+                "The checkpoint was written by an earlier version and has no record of its journal. The one of %s is"
                 " taken for it from now on: %s.",
                 self.options.url,
                 ", ".join(f"shard {shard} {history}" for shard, history in sorted(found.items())),

@@ -78,7 +78,7 @@ class LeaseKeeper:
                 log.warning("%s", error.message)
             else:
                 if lost:
-                    log.warning("%s jobs of %s that are done were not its own any more.", lost, self.group)
+                    log.warning("%s processed jobs of %s were no longer leased to it.", lost, self.group)
             self._acked = done
 
     def finish(self) -> None:

@@ -505,7 +505,7 @@ def _read(given: Mapping[str, str], mode: str, *, needs_url: bool = True) -> Opt
             continue
         if lower in _SECRETS:
             raise OptionInvalid(
-                f"Option {key}: a secret does not belong into options, which end up in plans. Name an environment variable"
+                f"Option {key}: do not put a secret into options, because they are shown in plans. Name an environment variable"
                 " (tokenEnv, apiKeyEnv, directUrlEnv) or a file (tokenFile, apiKeyFile, directUrlFile) instead."
             )
         if lower == "pushdown":

@@ -291,7 +291,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ) from error
         if lost:
             log.warning(
-                "%s jobs of %s were processed and are not its own any more: if they went back to their queues because leases"
+                "%s jobs of %s were processed, and are no longer leased to it: if they went back to their queues because leases"
                 " ended, they will be processed again, with the same job_id.",
                 lost,
                 group,

@@ -96,14 +96,14 @@ class _Writer:
             )
         if said.get("known"):
             log.warning(
-                "%s of %s rows of the commit %s made no new jobs: their key or unique_key is another job's. A key is good for"
+                "%s of %s rows of the commit %s made no new jobs: their key or unique_key is another job's. A key is used for"
                 " one job in the namespace; leave it out, or make another.",
                 said["known"],
                 said["rows"],
                 key,
             )
         if said.get("duplicate"):
-            log.info("The commit %s was made before.", key)
+            log.info("The commit %s had been made already.", key)
             self.forget(messages)
         return said
 

@@ -206,7 +206,7 @@ def why_not_private(directory: Path) -> str:
         return f"{directory} is not a directory. Remove it."
     if found.st_uid != os.geteuid():
         return (
-            f"{directory} belongs to another user (uid {found.st_uid}). Remove it, or run: chown {os.geteuid()} {directory}"
+            f"{directory} is owned by another user (uid {found.st_uid}). Remove it, or run: chown {os.geteuid()} {directory}"
         )
     if found.st_mode & 0o077:
         return f"Other users may use {directory} (mode {stat.S_IMODE(found.st_mode):04o}). Run: chmod 700 {directory}"

@@ -144,8 +144,8 @@ class EnqueueLog:
         is_ours = magic in (_MAGIC, _MAGIC_WITHOUT_MARK) and identity.decode(errors="replace") == self._identity
         if not is_ours or (self.number and number != self.number):
             raise StoreIncompatible(
-                f"{path} is the log of another database. Start with the database it belongs to, so that what was "
-                "promised is stored there, or choose another directory with --data."
+                f"{path} is the log of another database. Start with its own database, so that the "
+                "answered pushes are stored there, or choose another directory with --data."
             )
         self.number = number
         self._needs_mark = self._needs_mark or magic == _MAGIC
@@ -181,7 +181,7 @@ class EnqueueLog:
         """Cut off the torn end, and sync the rest: records that were read may be only in the system's memory."""
         if self._torn is not None:
             path, at = self._torn
-            log.warning("the end of the log was torn: what cannot be read there is cut off", file=path.name)
+            log.warning("the end of the log is incomplete: unreadable records there are cut off", file=path.name)
             os.truncate(path, at)
         for path, _ in self._files[-2:]:  # the last one may have no record yet
             with path.open("rb") as file:
@@ -284,7 +284,7 @@ class EnqueueLog:
         If it is not sound, the records that were being written may or may not be in it.
         """
         self.failure, self._is_sound = str(error), is_sound
-        log.error("the log of the enqueue buffer cannot be written; what comes is stored directly", error=str(error))
+        log.error("the log of the enqueue buffer cannot be written: pushes are stored directly", error=str(error))
         for _, durable in waiting + self._waiting:
             if not durable.done():
                 durable.set_exception(StorageFull(_FULL) if is_sound else OutcomeUnknown(_UNKNOWN))

@@ -97,7 +97,7 @@ def what_is_missing(mark: LogMark | None, identity: str, has: int, stored: int, 
     if mark.identity != identity:
         return (
             f"penstock.mark is of the log of another database ({mark.identity[:8]}) than this one ({identity[:8]}). Start with "
-            "the database it belongs to, so that what was answered is stored there, or choose another directory with --data."
+            "its own database, so that the answered pushes are stored there, or choose another directory with --data."
         )
     there = max(has, stored)
     if there >= mark.synced:

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class ShardedStore:
-    """See ``contract.Store`` for what each method promises."""
+    """The methods are documented in ``contract.Store``."""
 
     def __init__(self, shards: Sequence[Store]) -> None:
         self.shards = tuple(shards)

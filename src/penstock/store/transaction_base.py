@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic
 
 from penstock.core.errors import QueueMoving
-from penstock.core.queue import MoveStep
+from penstock.core.queue import SETTINGS_DEFAULT, MoveStep
 from penstock.store.catalog import C, Tally, as_counts, empty_tally
 
 if TYPE_CHECKING:
@@ -39,6 +39,10 @@ class TransactionBase(Generic[C]):
     @property
     def buffer_logs(self) -> BufferLogs | None:
         return None
+
+    def _settings_of(self, queue: int) -> QueueSettings:
+        known = self._catalog.by_number.get(queue)
+        return SETTINGS_DEFAULT if known is None else known.settings
 
     def _take_back(self) -> None:
         """Restore the previous catalog."""

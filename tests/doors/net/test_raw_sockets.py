@@ -119,7 +119,9 @@ class Served:
             clock,
             EventHub(engine.feed, clock),
             authenticator,
-            lambda identity, namespace, _client: JobsSession(table, authenticator, identity=identity, namespace=namespace),
+            lambda identity, namespace, _client, _admit: JobsSession(
+                table, authenticator, identity=identity, namespace=namespace
+            ),
             store=engine.store,
             raw_sockets=RawSockets(clock),
         )

@@ -125,7 +125,7 @@ def test_a_torn_end_that_was_never_answered_and_a_log_that_is_stored_start(
     with killed as server:
         assert waiting(server, tmp_path.name) == PUSHES
         server.kill()
-    assert "the end of the log was torn" in killed.log()
+    assert "the end of the log is incomplete" in killed.log()
     for path in (killed.data / "wal-0").glob("*.wal"):  # all of it is in the database
         path.unlink()
     with killed as server:

@@ -110,7 +110,9 @@ async def until(load: PairLoad, holds: Callable[[Any], bool]) -> Any:
 
 def mover(pair: Pair, queue: str, times: int) -> int | None:
     """Return which server is moving a queue for the n-th time."""
-    leaving = [sum("queue leaves" in line and f'"{queue}"' in line for line in _lines(server)) for server in pair.servers]
+    leaving = [
+        sum("queue begins to move" in line and f'"{queue}"' in line for line in _lines(server)) for server in pair.servers
+    ]
     return leaving.index(max(leaving)) if sum(leaving) >= times else None
 
 

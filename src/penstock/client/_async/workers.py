@@ -48,7 +48,7 @@ class AsyncWorkers:
     ) -> bool:
         """Report that a worker is alive, and its counts. False: the worker is not registered; register it again."""
         fields = body(activeJobs=active_jobs, processed=processed, failed=failed)
-        return await self._send(ApiCall("POST", path("/workers/{}/heartbeat", worker_id), replies.HEARD, fields))
+        return await self._send(ApiCall("POST", path("/workers/{}/heartbeat", worker_id), replies.HEARTBEAT, fields))
 
     async def unregister(self, worker_id: str) -> None:
         """Remove a worker from the list. Raises NotFound."""

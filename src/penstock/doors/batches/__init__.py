@@ -1,1 +1,1 @@
-"""The batches door: mqueue's API. Items have integer ids, namespaces and topics; a lower priority goes first."""
+"""The batches door: mqueue's API. Items have integer ids, namespaces and topics; a lower priority comes first."""

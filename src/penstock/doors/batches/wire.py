@@ -33,7 +33,7 @@ Error = Annotated[str, Meta(max_length=limits.error_chars_max)]
 
 
 class EnqueueItem(msgspec.Struct):
-    """A message to enqueue. ``priority``: lower goes first. ``payload``: base64. ``deliver_after``: RFC 3339."""
+    """A message to enqueue. ``priority``: lower comes first. ``payload``: base64. ``deliver_after``: RFC 3339."""
 
     namespace: Namespace
     topic: Topic

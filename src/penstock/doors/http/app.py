@@ -196,7 +196,7 @@ class HttpApp:
             if type(answer) in self._may_be_long and await self._answer_in_parts(request, proto, writer, route, answer):
                 return
             status, headers, body = self._render(request, heads, answer)
-            if (not self._watched and len(body) <= limits.answer_counted_bytes) or await self._may_send(
+            if (not self._watched and len(body) <= limits.answer_counted_bytes) or await self._reserve_answer(
                 request, writer, route, len(body)
             ):
                 writer.response_bytes(status, headers, body)
@@ -233,7 +233,7 @@ class HttpApp:
         size = sum(map(len, parts))
         if self._flows and (flow := self._flows.get(connection_key(scope))) is not None:
             flow.count_other(size)
-        if not await self._may_send(request, writer, route, size):
+        if not await self._reserve_answer(request, writer, route, size):
             return True
         heads = self._heads[self._authenticator.is_open]
         headers = heads.json if not request.warning else _warned(heads, request.warning)
@@ -247,8 +247,11 @@ class HttpApp:
                 await yield_to_loop(1)
         return True
 
-    async def _may_send(self, request: Request, writer: AnswerWriter, route: Route, size: int) -> bool:
-        """Wait until a large answer may be sent. If that takes too long, answer with an error instead, and return False."""
+    async def _reserve_answer(self, request: Request, writer: AnswerWriter, route: Route, size: int) -> bool:
+        """Wait until there is room for this answer among the unread ones. If that takes too long, send an error.
+
+        Return whether there is room.
+        """
         scope = request.scope
         if self._answers is None or scope.method == "HEAD":
             return True

@@ -223,7 +223,7 @@ def _unshaped(route: Route, schemas: Schemas) -> dict[str, Any]:
     if route.media == ARROW:
         text = "An Arrow IPC stream, then PNSTROWS and the number of rows in 8 bytes, lowest first."
     else:
-        text = "Plain text." if route.media == TEXT else "A stream that goes on."
+        text = "Plain text." if route.media == TEXT else "A stream without an end."
     if route.listed_too is not None:
         text = f"{text} Or: {_text_of_list(route.listed_too)}"
         content[JSON] = _list(route.listed_too, schemas)

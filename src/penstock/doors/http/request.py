@@ -248,28 +248,28 @@ class Request:
     async def _in_time(self) -> AsyncIterator[bytes]:
         """Return the next part of a body. Raises BodyTooSlow if none arrives within ``limits.body_idle_ms_max``."""
         clock, chunks = self._bodies.clock, aiter(self._proto)
-        heard_at = clock.steady_ms()
+        received_at = clock.steady_ms()
         next_chunk: asyncio.Future[bytes] | None = None
         late = False
         alarm: Alarm
 
         def look() -> None:
             nonlocal alarm, late
-            silent_ms = clock.steady_ms() - heard_at
+            silent_ms = clock.steady_ms() - received_at
             if silent_ms < limits.body_idle_ms_max:
-                alarm = clock.call_at(heard_at + limits.body_idle_ms_max, look)
+                alarm = clock.call_at(received_at + limits.body_idle_ms_max, look)
             elif next_chunk is not None:
                 late = True
                 next_chunk.cancel()
 
-        alarm = clock.call_at(heard_at + limits.body_idle_ms_max, look)
+        alarm = clock.call_at(received_at + limits.body_idle_ms_max, look)
         try:
             while True:
                 if self._bodies.fair_share.shared and (
                     place := self._bodies.fair_share.begin(self.tenant, limits.share_body_chunk_requests)
                 ):
                     await place
-                    heard_at = clock.steady_ms()
+                    received_at = clock.steady_ms()
                 try:
                     next_chunk = asyncio.ensure_future(anext(chunks))
                     chunk = await next_chunk
@@ -279,7 +279,7 @@ class Request:
                     if late:
                         raise BodyTooSlow from None
                     raise
-                heard_at = clock.steady_ms()
+                received_at = clock.steady_ms()
                 yield chunk
         finally:
             alarm.cancel()

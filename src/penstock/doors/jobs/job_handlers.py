@@ -389,7 +389,7 @@ class JobHandlers(JobsDoor):
         await self.engine.run(ClearLog(self.namespace(req), job_ref(id)))
         return replies.Ok()
 
-    TABLE: Final = (
+    ROUTES: Final = (
         _route("POST", "/queues/{queue}/jobs", push, "Push a job", replies.IdReply, body=PUSH, **_PUSHED),
         _route("POST", "/queues/{queue}/jobs/bulk", push_bulk, "Push jobs in bulk", replies.IdsReply, body=BULK, **_PUSHED),
         _route("GET", "/queues/{queue}/jobs", pull, "Pull a job", (replies.PulledReply, replies.NothingReply), query=PULL),
@@ -470,4 +470,4 @@ class JobHandlers(JobsDoor):
 
     def routes(self) -> list[Route]:
         """Return the routes of this part of the contract."""
-        return self.bound(self.TABLE)
+        return self.bound(self.ROUTES)

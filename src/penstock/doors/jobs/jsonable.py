@@ -16,6 +16,7 @@ from msgspec import Raw
 from penstock.core import limits
 from penstock.core.errors import InvalidInput
 from penstock.core.time_slices import at_once
+from penstock.doors.jobs.msgpack_parts import check_count
 
 if TYPE_CHECKING:
     from penstock.core.time_slices import Steps
@@ -96,7 +97,7 @@ def _convert(top: dict[str, Any] | list[Any]) -> Steps[None]:
         below: list[Any] = []
         for each in level:
             values += len(each)
-            _check_count(values)
+            check_count(values)
             work += 1 + len(each)  # an empty container also takes time
             if work > _STEP_VALUES:
                 work = 0
@@ -107,7 +108,7 @@ def _convert(top: dict[str, Any] | list[Any]) -> Steps[None]:
                     yield
                 if type(value) is bytes:
                     values += len(value)
-                    _check_count(values)
+                    check_count(values)
                     each[key] = yield from _spelled(value)
                 elif type(value) not in _PLAIN:
                     _put(each, key, value, below)
@@ -119,11 +120,6 @@ def _convert(top: dict[str, Any] | list[Any]) -> Steps[None]:
         level = below
     for each in level:  # no payload may be this deep: it is refused when it is read, without refusing the other jobs
         each.clear()
-
-
-def _check_count(values: int) -> None:
-    if values > limits.command_values_max:
-        raise InvalidInput(f"Too many values in one command (max {limits.command_values_max})")
 
 
 def _spelled(value: bytes) -> Steps[Raw]:

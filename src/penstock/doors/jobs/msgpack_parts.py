@@ -122,7 +122,7 @@ def split_steps(frame: bytes) -> Steps[tuple[Node, int]]:
         if steps > _STEP_VALUES:
             steps = 0
             yield
-            _check(values)
+            check_count(values)
         if not top.left:
             top.finish(place)
             stack.pop()
@@ -147,7 +147,7 @@ def split_steps(frame: bytes) -> Steps[tuple[Node, int]]:
         top.add(last, place, count)
         values += count
         steps += count // _RUN_VALUES
-    _check(values)
+    check_count(values)
     if place != len(frame):
         raise ValueError("the value does not end with the frame")
     return top, values
@@ -183,7 +183,8 @@ def _fail() -> Never:
     raise ValueError("a number is truncated")
 
 
-def _check(values: int) -> None:
+def check_count(values: int) -> None:
+    """Check the number of values in one command. Raises InvalidInput."""
     if values > limits.command_values_max:
         raise InvalidInput(f"Too many values in one command (max {limits.command_values_max})")
 

@@ -281,7 +281,7 @@ class QueueHandlers(JobsDoor):
         await self.engine.run(command)
         return replies.Ok()
 
-    TABLE: Final = (
+    ROUTES: Final = (
         Route("GET", "/queues", list_queues, "List all queues", "Queues", replies.QueuesReply),
         Route("GET", "/queues/summary", summary, "Counts of all queues", "Queues", listed=replies.QueueSummary),
         Route("GET", f"{_QUEUE}/jobs/list", list_jobs, "List jobs by state", "Queues", replies.JobsReply, query=LIST),
@@ -349,7 +349,7 @@ class QueueHandlers(JobsDoor):
 
     def routes(self) -> list[Route]:
         """Return the routes of this part of the contract."""
-        return self.bound(self.TABLE)
+        return self.bound(self.ROUTES)
 
 
 def _cleaned(text: str | None) -> tuple[State, ...]:

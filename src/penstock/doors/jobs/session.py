@@ -41,11 +41,16 @@ log = structlog.get_logger("penstock.commands")
 _encode: Final = msgspec.json.Encoder().encode
 
 
+def _admit_all(_namespace: str) -> None:
+    pass
+
+
 class JobsSession:
     """Answers commands with the entries of a table.
 
     ``authenticator`` checks the tokens; ``identity`` is the identity of the client (None: it has not shown a token yet).
-    ``rate_limit`` limits how many commands may come from the address ``client`` (None: no limit).
+    ``rate_limit`` limits how many commands may come from the address ``client`` (None: no limit). ``admit`` counts the
+    connection for a namespace, when its client authenticates. It raises TooMany if the namespace has used its share.
     """
 
     def __init__(
@@ -57,6 +62,7 @@ class JobsSession:
         namespace: str = DEFAULT_NAMESPACE,
         rate_limit: SlidingWindow | None = None,
         client: str = "",
+        admit: Callable[[str], None] = _admit_all,
     ) -> None:
         self.namespace = namespace
         self.gone = asyncio.Event()  #: set when the client has disconnected, so that waits for it end
@@ -65,9 +71,7 @@ class JobsSession:
         self._rate_limit = rate_limit
         self.client = client
         self.authenticator = authenticator
-        #: Counts the connection for a namespace, when its client authenticates. Raises TooMany if the namespace has used its
-        #: share.
-        self.admit: Callable[[str], None] = _admit_all
+        self._admit = admit
         self.identity = authenticator.open_identity if authenticator.is_open else identity
         self._token_checked = asyncio.Event()  #: set unless a token is being checked
         self._token_checked.set()
@@ -171,11 +175,11 @@ class JobsSession:
         if namespace is not None and namespace != self.namespace:
             if (
                 self._held or self.at_end or self._under_way - self._awaiting_token > 1
-            ):  # these belong to the namespace in which they were made
+            ):  # these stay in the namespace in which they were made
                 raise InvalidInput("Choose the namespace before anything else is done on this connection")
         else:
             namespace = self.namespace
-        self.admit(identity.tenant(namespace))
+        self._admit(identity.tenant(namespace))
         self.namespace = namespace
         self.identity = identity
 
@@ -240,10 +244,6 @@ class JobsSession:
             for text in message["ids"] if isinstance(reply, replies.BatchReply) else (message["id"],):
                 if text not in refused:
                     self._held.pop(job_ref(text), None)
-
-
-def _admit_all(_namespace: str) -> None:
-    pass
 
 
 def refusal(error: ServerError) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class TcpConnection(asyncio.Protocol):
         self._continues = False  #: waiting commands begin in the next turn of the event loop
         self._ending = False  #: no more frames are accepted; it closes when the last command is answered
         self._lost = False
-        self._heard_at = 0
+        self._received_at = 0
         self._alarm: Alarm | None = None
         self._hurry: Alarm | None = None  #: fires when the time limit for showing a token is over
 
@@ -102,12 +102,12 @@ class TcpConnection(asyncio.Protocol):
             self._listener.authenticator,
             rate_limit=self._listener.rate_limit,
             client=self._client,
+            admit=self._admit,
         )
         if self._listener.hub is not None:
             store = self._listener.table.engine.store
             self._session.events = QueueEvents(self._listener.hub, store, self._listener.clock, self._session, self)
         keep_alive(transport.get_extra_info("socket"))
-        self._session.admit = self._admit
         if self._session.identity is not None:
             try:
                 self._admit(self._session.identity.tenant(self._session.namespace))
@@ -124,7 +124,7 @@ class TcpConnection(asyncio.Protocol):
         """Process received bytes."""
         if self._ending:
             return
-        self._heard_at = self._listener.clock.steady_ms()
+        self._received_at = self._listener.clock.steady_ms()
         self._queue(self._parser.receive(data))
         self._proceed()
         if self._parser.partial and self._alarm is None:
@@ -245,7 +245,7 @@ class TcpConnection(asyncio.Protocol):
     def _account(self) -> None:
         """Have the listener count the memory of this connection, beyond what every connection may use.
 
-        So a small command always gets through, whatever other clients send. Announced bytes of a frame are not counted: they
+        So a small command is always accepted, with any load of other clients. Announced bytes of a frame are not counted: they
         may never arrive.
         """
         kept = self._kept_bytes + (0 if self._ending else self._parser.kept)
@@ -390,18 +390,18 @@ class TcpConnection(asyncio.Protocol):
 
     def _watch(self) -> None:
         """Check again when the frame that is arriving should be complete, or at least longer."""
-        until = self._heard_at + limits.frame_idle_ms_max
+        until = self._received_at + limits.frame_idle_ms_max
         self._alarm = self._listener.clock.call_at(until, self._check_silence)
 
     def _check_silence(self) -> None:
         self._alarm = None
         if self._ending or not self._parser.partial:
             return
-        silent_ms = self._listener.clock.steady_ms() - self._heard_at
+        silent_ms = self._listener.clock.steady_ms() - self._received_at
         if self._reading and silent_ms >= limits.frame_idle_ms_max:
             self._transport.abort()
         elif self._reading:
             self._watch()
         else:  # the server itself has paused reading: count from now
-            self._heard_at = self._listener.clock.steady_ms()
+            self._received_at = self._listener.clock.steady_ms()
             self._watch()

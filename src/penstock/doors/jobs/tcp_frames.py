@@ -251,7 +251,7 @@ def _timestamp(raw: bytes) -> bytes:
 def encode(reply: dict[str, Any]) -> bytes:
     """Encode a reply as a frame. The reply is modified.
 
-    One that is too large for a frame is replaced by an error that says so.
+    One that is too large for a frame is replaced by an error with this reason.
     """
     _tame(reply)
     frame = bytearray(HEADER_BYTES)

@@ -58,7 +58,6 @@ class CommandSession(Protocol):
     identity: Identity | None  #: the identity of the client
     namespace: str  #: the namespace of its commands
     client: str  #: the client's address
-    admit: Callable[[str], None]  #: counts the connection for a namespace, when its client authenticates
 
     def check(self, right: Right) -> None:
         """Raise Unauthorized or Forbidden unless the client has a right."""
@@ -83,8 +82,8 @@ class SocketDoor:
     """Answers ``/ws`` and ``/ws/queues/{queue}``.
 
     ``sessions`` creates a session, from the identity of the client (None: it has not shown a token yet), the namespace of
-    its commands, and its address. ``store`` provides results and payloads. ``raw_sockets`` sends clients the reasons why their
-    connections are closed.
+    its commands, its address, and a function that counts the connection for a namespace. ``store`` provides results and
+    payloads. ``raw_sockets`` sends clients the reasons why their connections are closed.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class SocketDoor:
         clock: Clock,
         hub: EventHub,
         authenticator: Authenticator,
-        sessions: Callable[[Identity | None, str, str], CommandSession],
+        sessions: Callable[[Identity | None, str, str, Callable[[str], None]], CommandSession],
         *,
         store: Store | ShardedStore,
         raw_sockets: RawSockets,
@@ -129,8 +128,7 @@ class SocketDoor:
         place = PoolPlace(self._pool)
         try:
             self._connections.check_room()  # keys may have been fetched meanwhile
-            session = self.sessions(identity, namespace, client)
-            session.admit = place.take
+            session = self.sessions(identity, namespace, client, place.take)
             if identity is not None:
                 place.take(identity.tenant(namespace))
             await self._connections.serve(Socket(self, scope, proto, session, queue=queue, known=known))

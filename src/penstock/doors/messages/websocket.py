@@ -1,7 +1,7 @@
 """WebSocket push: sends ready messages, up to a window of unsettled messages.
 
 A delivered message is leased to the client for the visibility timeout of its queue, as if it had been consumed. When that
-time is over, the message belongs to its queue again and frees its place in the window. When the connection ends, all
+time is over, the message is ready in its queue again, and its place in the window is free. When the connection ends, all
 unsettled messages go back to the front of the queue immediately. An ack frees a place whether it comes over this connection,
 over HTTP, or at another server (``deliveries.py``).
 """
@@ -301,7 +301,7 @@ class Consumer(WebSocket):
         return self._queue.namespace
 
     def delivery_over(self, job_id: int, token: int) -> None:
-        """Free the place of a message that was settled elsewhere, or belongs to its queue again."""
+        """Free the place of a message that was settled elsewhere, or is ready in its queue again."""
         held = self._held.pop(str(ReceiptHandle(job_id, token)), None)
         if held is not None:  # else its lease expired, and a late ack still shows that the client is alive
             self._forget(held)

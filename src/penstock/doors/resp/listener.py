@@ -89,7 +89,7 @@ class RespConnection(asyncio.Protocol):
         self.lost = False  #: the connection is lost; replies are not sent
         self._last_commands = limits.resp_turn_commands  #: commands that may still start after the connection is lost
         self._lingers = False  #: the last reply is sent, and the connection still reads
-        self._heard_at = 0
+        self._received_at = 0
         self._alarm: Alarm | None = None
         self._hurry: Alarm | None = None  #: deadline for authentication
         self.number = next(listener.numbers)
@@ -113,9 +113,9 @@ class RespConnection(asyncio.Protocol):
             client=self._client,
             figures=listener.figures,
             share=listener.share,
+            admit=self._admit,
         )
         keep_alive(transport.get_extra_info("socket"))
-        self._session.admit = self._admit
         if self._session.identity is not None:
             try:
                 self._admit(self._session.identity.tenant(self._session.namespace))
@@ -134,7 +134,7 @@ class RespConnection(asyncio.Protocol):
         """Parse the bytes that arrived."""
         if self.gone:
             return
-        self._heard_at = self._listener.clock.steady_ms()
+        self._received_at = self._listener.clock.steady_ms()
         self._parser.receive(data)
         try:
             self._account()
@@ -361,7 +361,7 @@ class RespConnection(asyncio.Protocol):
     def _account(self) -> None:
         """Report to the listener the memory that this connection uses beyond the part that every connection may use.
 
-        So a small command is always accepted, whatever other connections send. Announced bytes are not counted before they
+        So a small command is always accepted, with any load of other clients. Announced bytes are not counted before they
         arrive, because they may never arrive.
         """
         size = max(0, self._parser.kept + self._taken_bytes - limits.connection_frames_bytes)
@@ -388,14 +388,14 @@ class RespConnection(asyncio.Protocol):
 
     def _watch(self) -> None:
         """Set an alarm to check whether the partial command has grown."""
-        until = self._heard_at + limits.frame_idle_ms_max
+        until = self._received_at + limits.frame_idle_ms_max
         self._alarm = self._listener.clock.call_at(until, self._check_silence)
 
     def _check_silence(self) -> None:
         self._alarm = None
         if self.gone or not self._hungry or not self._is_partial:
             return
-        if self._listener.clock.steady_ms() - self._heard_at >= limits.frame_idle_ms_max:
+        if self._listener.clock.steady_ms() - self._received_at >= limits.frame_idle_ms_max:
             self._transport.abort()
         else:
             self._watch()

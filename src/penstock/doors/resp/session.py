@@ -95,7 +95,8 @@ class RespSession:
     """The session of one client.
 
     ``authenticator`` checks tokens. ``rate_limit`` limits how many commands the address ``client`` may send in a period (None:
-    no limit).
+    no limit). ``admit`` counts the connection for a namespace after authentication. It raises TooMany if the namespace has used
+    its share.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class RespSession:
         client: str = "",
         figures: Callable[[], Mapping[str, int]] = dict,
         share: LoopShare | None = None,
+        admit: Callable[[str], None] = lambda _namespace: None,
     ) -> None:
         self._share = LoopShare(engine.clock) if share is None else share
         self.figures = figures  #: returns the figures of INFO
@@ -117,8 +119,7 @@ class RespSession:
         self.subscribers = subscribers
         self.link = link
         self.client = client
-        #: Counts the connection for a namespace after authentication. Raises TooMany if the namespace has used its share.
-        self.admit: Callable[[str], None] = lambda _namespace: None
+        self._admit = admit
         self.held = PulledJobs(engine)
         self.received = Received(subscribers, engine.clock)
         self._rate_limit = rate_limit
@@ -173,7 +174,7 @@ class RespSession:
         identity = await self.authenticator.identify(token.decode("utf-8", "replace"))
         if namespace != self.namespace and (self.held or self.received):
             raise InvalidInput("Choose the namespace before anything else is done on this connection")
-        self.admit(identity.tenant(namespace))
+        self._admit(identity.tenant(namespace))
         self.namespace, self.identity, self._topic = namespace, identity, None
 
     def log_command(self, command: Command) -> None:

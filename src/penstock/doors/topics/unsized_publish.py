@@ -51,7 +51,7 @@ async def publish_unsure(engine: EngineApi, queue: QueueKey, message: JobSpec) -
         except (JobNotFound, WrongState):  # its topic was emptied in the meantime, or the message became due
             pass
         except ServerError as error:  # it is stored, and is delivered when it is due
-            log.warning("a message is handed out later than it could be", topic=queue.name, reason=str(error))
+            log.warning("a message is delivered later than possible", topic=queue.name, reason=str(error))
 
     return Stream(PLAIN, decide, _nothing, status=201)
 

@@ -111,14 +111,14 @@ class EnqueueBuffer:
             await self._check_mark(enqueue_log)
             stored = await self._engine.run(StoreRecords(enqueue_log.number, []))
             if stored > enqueue_log.last:  # this is an old copy of the log: its next numbers were used already
-                log.warning("the log of the enqueue buffer is older than what is stored of it: a new one is begun")
+                log.warning("the log of the enqueue buffer is older than its stored records: a new log is begun")
                 await asyncio.to_thread(enqueue_log.begin_anew)
             else:
                 await asyncio.to_thread(enqueue_log.begin)
         except (OSError, StorageFailed) as error:
             if not self._warned:
                 self._warned = True
-                log.warning("there is no enqueue buffer for now: pushes are stored directly", error=str(error))
+                log.warning("the enqueue buffer cannot be used now: pushes are stored directly", error=str(error))
             return
         for record in left:
             if record.number > stored:

@@ -127,7 +127,7 @@ def lease_ms_of(queue: Queue, asked_ms: int | None, job: JobRecord | None = None
     if job is not None and job.details is not None and lease_ms and stall.enabled:
         own = details_of(job).stall_timeout
         if own is not None:
-            # A worker that is silent for this long loses the job. A shorter lease that the claim requested ends earlier.
+            # A worker that sends nothing for this long loses the job. A shorter lease that the claim requested ends earlier.
             own = max(own, stall.grace_period)
             lease_ms = own if asked_ms is None else min(own, lease_ms)
     return lease_ms

@@ -112,7 +112,7 @@ class ShardFeed(EventFeed):
 
 
 class ShardedEngine:
-    """See ``Engine`` for what each method promises. Made from engines that share a feed, statistics and workers.
+    """The methods are documented in ``Engine``. Made from engines that share a feed, statistics and workers.
 
     ``quotas``: checked before pushes and before rows are staged. The engines have the same quotas, and do not check them before
     pushes.
@@ -220,7 +220,7 @@ class ShardedEngine:
 
     # Queues that are moving to another shard.
 
-    def _send_on(self, command: AnyCommand, _error: Exception) -> bool:
+    def _send_on(self, command: AnyCommand) -> bool:
         """Take over a command that a shard refused because its queue is not there. Return False if the refusal is final."""
         if not isinstance(command, QueueCommand):
             return False

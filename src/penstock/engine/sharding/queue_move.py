@@ -242,7 +242,7 @@ class Retarget(_OnTheMove, Command[None]):
 
 
 class FinishRebalance(_OnTheMove, Command[bool]):
-    """Finish the rebalance on this shard, if it has no queue any more that belongs to another one.
+    """Finish the rebalance on this shard, if it has no queue any more that must move to another one.
 
     Answers whether it is finished.
     """

@@ -74,7 +74,7 @@ class ShardView(msgspec.Struct):
     target: int | None
     spare: bool  #: it has no queues, and may be removed
     queues: int
-    misplaced: int  #: queues that belong on another shard, by the current rebalance or by the next one
+    misplaced: int  #: queues that must move to another shard, in the current rebalance or in the next one
     moved: int  #: queues that have moved away in the current rebalance
 
 
@@ -237,7 +237,7 @@ class Rebalancer(PeriodicService):
         return layout is not None and (layout.target is None or await engine.run(FinishRebalance(layout.epoch)))
 
     async def _look_after(self, engine: EngineContext, queue: Queue, target: int) -> None:
-        """Move a queue to the shard where it belongs, from any state."""
+        """Move a queue to its shard, from any state."""
         step = queue.move.step
         if step is MoveStep.HERE:
             peer = shard_for(queue.key, target)
@@ -269,7 +269,7 @@ class Rebalancer(PeriodicService):
                 await source.ready_cache.clear(queue.key)
             try:
                 queue = await source.run(Freeze(key, target.store.shard, attempt))
-                log.info("queue leaves", queue=key, shard=source.store.shard)
+                log.info("queue begins to move", queue=key, shard=source.store.shard)
             except RebalanceRefused as error:
                 raise _TiedError(str(error)) from error
         attempt = queue.move.attempt
@@ -371,7 +371,7 @@ class Rebalancer(PeriodicService):
     async def _finish(
         self, source: EngineContext, target: EngineContext, queue: Queue, bucket: Bucket | None = None
     ) -> None:
-        """Open a queue on its new shard, after it was handed over, and delete what is left on the old one."""
+        """Open a queue on its new shard, after it was handed over, and delete the rest on the old one."""
         key, attempt = queue.key, queue.move.attempt
         webhooks = [
             each for each in source.store.webhook_list() if each.namespace == key.namespace and each.queue == key.name

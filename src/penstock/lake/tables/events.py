@@ -21,7 +21,7 @@ EVENTS: Final = Table(
             ("job_id", TEXT, "the job; null if the event is not about one"),
             ("custom_id", TEXT, "the job's own id, if its producer gave one"),
             ("attempt", SMALL, "failed attempts so far; with `job:failed` and `job:stalled`, this one included"),
-            ("priority", SMALL, "of the job, where the event says so"),
+            ("priority", SMALL, "of the job, if the event has it"),
             ("created_at", MOMENT, "when the job was pushed; on events that end an attempt"),
             (
                 "run_at",

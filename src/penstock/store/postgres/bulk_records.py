@@ -69,7 +69,7 @@ where ahead < $4 order by number
 
 
 class PostgresBulkRecords(PostgresTransactionBase):
-    """See ``contract.Transaction`` for what each method promises."""
+    """The methods are documented in ``contract.Transaction``."""
 
     async def entry_load(self, kind: int, namespace: str, name: str, number: int | None = None) -> list[BulkRecord]:
         return [BulkRecord(*row) for row in await self._db.fetch(_LOAD, kind, namespace, name, number)]

@@ -63,7 +63,7 @@ def read(rows: Iterable[Record]) -> list[CronRecord]:
 
 
 class PostgresCrons(PostgresTransactionBase):
-    """See ``contract.Transaction`` for what each method promises."""
+    """The methods are documented in ``contract.Transaction``."""
 
     async def cron_load(self, keys: Iterable[CronKey]) -> list[CronRecord]:
         wanted = list(keys)

@@ -56,7 +56,7 @@ where ahead < $2 order by serial
 
 
 class PostgresDependencies(PostgresTransactionBase):
-    """See ``contract.Transaction`` for what each method promises."""
+    """The methods are documented in ``contract.Transaction``."""
 
     async def need_add(self, needs: Sequence[Dependency]) -> None:
         self.wrote = True

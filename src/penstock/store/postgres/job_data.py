@@ -32,7 +32,7 @@ _INSERT_LOGS = (
 
 
 class PostgresJobData(PostgresTransactionBase):
-    """See ``contract.Transaction`` for what each method promises."""
+    """The methods are documented in ``contract.Transaction``."""
 
     async def payload_save(self, payloads: Sequence[tuple[JobRecord, Payload]]) -> None:
         self.wrote = True

@@ -111,7 +111,7 @@ class PostgresJobGroups(JobGroupChanges):
 
 
 class PostgresGroupLimits(PostgresTransactionBase):
-    """See ``contract.Transaction`` for what each method promises."""
+    """The methods are documented in ``contract.Transaction``."""
 
     async def group_load(self, queue: Queue, group: str) -> GroupLimits | None:
         return await self._groups.load(self._db, queue.number, group)

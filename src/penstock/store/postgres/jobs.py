@@ -21,7 +21,7 @@ _OLD_NAMES = "select queue, group_id from jobs where id = any ($1::bigint[])"
 
 
 class PostgresJobs(PostgresTransactionBase):
-    """See ``contract.Transaction`` for what each method promises."""
+    """The methods are documented in ``contract.Transaction``."""
 
     async def job_insert(self, jobs: Sequence[tuple[JobRecord, Payload]]) -> None:
         if len(jobs) < rows.COPY_MIN:

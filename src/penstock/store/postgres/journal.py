@@ -12,7 +12,7 @@ _OLDEST_BLOCKS = (
 
 
 class PostgresJournal(PostgresTransactionBase):
-    """See ``contract.Transaction`` for what each method promises."""
+    """The methods are documented in ``contract.Transaction``."""
 
     async def journal_trim(self, before_ms: int, bytes_max: int, limit: int) -> int:
         surplus = self._store.journal_bytes - bytes_max

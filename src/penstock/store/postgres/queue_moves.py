@@ -33,7 +33,7 @@ _TIED = (
 
 
 class PostgresQueueMoves(PostgresQueues):
-    """See ``contract.Transaction`` for what each method promises."""
+    """The methods are documented in ``contract.Transaction``."""
 
     async def queue_arrive(self, key: QueueKey, settings: QueueSettings, created_at: int | None, move: Move) -> Queue:
         self._moved = self._webhooks_changed = True  # so that the other servers read queues, too

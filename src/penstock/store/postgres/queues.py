@@ -20,7 +20,7 @@ _SAVE_BUCKET = (
 
 
 class PostgresQueues(PostgresTransactionBase):
-    """See ``contract.Transaction`` for what each method promises."""
+    """The methods are documented in ``contract.Transaction``."""
 
     async def queue_open(self, key: QueueKey, *, must: bool = False) -> Queue:
         found = self._catalog.by_key.get(key)

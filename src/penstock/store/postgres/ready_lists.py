@@ -36,7 +36,7 @@ _ADVANCE_WAL = (
 
 
 class PostgresReadyLists(PostgresTransactionBase):
-    """See ``contract.Transaction`` for what each method promises."""
+    """The methods are documented in ``contract.Transaction``."""
 
     generation = 0
     hot: Mapping[int, int] = MappingProxyType({})

@@ -388,7 +388,7 @@ create table reservations (
   primary key (namespace, name)
 );
 create table withdrawn (
-  ticket       bigint primary key,       -- no push may go by it any more
+  ticket       bigint primary key,       -- no push may use it any more
   at           bigint not null
 );
 create index withdrawn_at on withdrawn (at);

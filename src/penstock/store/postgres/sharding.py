@@ -74,7 +74,7 @@ _REMOVE_NAMES = (
 
 
 class PostgresSharding(PostgresTransactionBase):
-    """See ``contract.Transaction`` for what each method promises."""
+    """The methods are documented in ``contract.Transaction``."""
 
     # Relays.
 

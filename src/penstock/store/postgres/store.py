@@ -80,7 +80,7 @@ _PROBE: Final = "begin; create unlogged table room_probe as select generate_seri
 
 
 class PostgresStore(PostgresStoreReads):
-    """See ``contract.Store`` for what each method promises. Open it with ``open``."""
+    """The methods are documented in ``contract.Store``. Open it with ``open``."""
 
     capabilities = Capabilities(name="postgres", commit_is_durable=True, is_shared=True, lanes=LANES)
 
@@ -217,7 +217,7 @@ class PostgresStore(PostgresStoreReads):
             if not mark or mark - STEP_MS <= count <= mark + UNSEEN_MS or self.clock.counted_ms is None:
                 self.clock.record_reading(Reading(now_ms, shift, term), asked_ms)
                 return
-            log.info("no server was there for a while: for leases that time does not count", ms=count - mark)
+            log.info("no server was running for some time: for leases, that time does not count", ms=count - mark)
             await db.execute(_CORRECT_CLOCK, mark - now_ms, term)
         raise StorageFailed
 

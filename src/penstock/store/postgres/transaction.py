@@ -68,7 +68,7 @@ class PostgresTransaction(
     PostgresBulkRecords,
     PostgresReadyLists,
 ):
-    """See ``contract.Transaction`` for what each method promises."""
+    """The methods are documented in ``contract.Transaction``."""
 
     def __init__(self, store: PostgresStore, id_mark: Callable[[], int], *, alone: bool) -> None:
         super().__init__()

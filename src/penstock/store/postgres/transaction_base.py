@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import RowChanged
-from penstock.core.queue import SETTINGS_DEFAULT, QueueSettings
 from penstock.store.transaction_base import TransactionBase
 
 if TYPE_CHECKING:
@@ -49,10 +48,6 @@ class PostgresTransactionBase(TransactionBase["PostgresCatalog"]):
     _young: int
     _announced: set[int]  #: queues that get a ready list in this transaction
     _unlisted: set[int]  #: queues that must not have got a ready list since it began
-
-    def _settings_of(self, queue: int) -> QueueSettings:
-        known = self._catalog.by_number.get(queue)
-        return SETTINGS_DEFAULT if known is None else known.settings
 
     async def _open_namespace(self, name: str) -> int:
         number = self._catalog.namespaces.get(name)

@@ -57,7 +57,7 @@ async def save(db: Connection, webhooks: Iterable[tuple[int, WebhookRecord]]) ->
 
 
 class PostgresWebhooks(PostgresTransactionBase):
-    """See ``contract.Transaction`` for what each method promises."""
+    """The methods are documented in ``contract.Transaction``."""
 
     async def webhook_save(self, webhooks: Sequence[WebhookRecord]) -> None:
         await self._change_webhooks()

@@ -67,7 +67,7 @@ class RedisLink:
         found: dict[str, Any] = await self.run(lambda: self._redis.info("server"))
         run_id = str(found["run_id"])
         if run_id != self.master:
-            log.info("redis answers", run_id=run_id, before=self.master)
+            log.info("Redis answers again", run_id=run_id, before=self.master)
             self.master = run_id
         return run_id
 
@@ -94,7 +94,7 @@ class RedisLink:
             self.master = None  # the run id must be read again from the next server
             self.breaker.failed()
             await self._hang_up()
-            log.warning("redis failed: going on without it", error=str(error) or type(error).__name__)
+            log.warning("Redis failed: the server continues without it", error=str(error) or type(error).__name__)
             raise FastPathFailed(f"Redis failed: {error}") from error
         self.breaker.worked()
         return answer

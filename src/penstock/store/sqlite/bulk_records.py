@@ -37,7 +37,7 @@ _READ_CHUNKS = "select owner, number, queue, rows, body from chunks where owner 
 
 
 class SqliteBulkRecords(SqliteTransactionBase):
-    """See ``contract.Transaction`` for what each method promises."""
+    """The methods are documented in ``contract.Transaction``."""
 
     async def entry_load(self, kind: int, namespace: str, name: str, number: int | None = None) -> list[BulkRecord]:
         self._begin()

@@ -52,7 +52,7 @@ def read(db: apsw.Connection, statement: str, parameters: tuple[Any, ...]) -> li
 
 
 class SqliteCrons(SqliteTransactionBase):
-    """See ``contract.Transaction`` for what each method promises."""
+    """The methods are documented in ``contract.Transaction``."""
 
     async def cron_load(self, keys: Iterable[CronKey]) -> list[CronRecord]:
         self._begin()

@@ -36,7 +36,7 @@ _ENDS = "select serial, job, state, buries, frees, inherited, error, result, aft
 
 
 class SqliteDependencies(SqliteTransactionBase):
-    """See ``contract.Transaction`` for what each method promises."""
+    """The methods are documented in ``contract.Transaction``."""
 
     async def need_add(self, needs: Sequence[Dependency]) -> None:
         self._begin()

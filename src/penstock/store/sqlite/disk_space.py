@@ -71,7 +71,7 @@ class DiskSpace:
                 self._used_up()
         elif self._status.reserve_short:
             log.warning(
-                "the disk has little room: the reserve for acknowledgements is smaller than ballast_bytes",
+                "the disk has little space: the reserve for acknowledgements is smaller than ballast_bytes",
                 bytes=self.reserve.bytes,
             )
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SqliteJobData(SqliteTransactionBase):
-    """See ``contract.Transaction`` for what each method promises."""
+    """The methods are documented in ``contract.Transaction``."""
 
     async def payload_save(self, payloads: Sequence[tuple[JobRecord, Payload]]) -> None:
         self._begin()

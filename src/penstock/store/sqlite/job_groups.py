@@ -188,7 +188,7 @@ def _read(row: Iterable[object]) -> GroupLimits:
 
 
 class SqliteGroupLimits(SqliteTransactionBase):
-    """See ``contract.Transaction`` for what each method promises."""
+    """The methods are documented in ``contract.Transaction``."""
 
     async def group_load(self, queue: Queue, group: str) -> GroupLimits | None:
         return self._groups.load(queue.number, group)

@@ -46,7 +46,7 @@ _NEXT_EXPIRY = "select min(expires_at) from jobs where expires_at is not null an
 
 
 class SqliteJobs(SqliteTransactionBase):
-    """See ``contract.Transaction`` for what each method promises."""
+    """The methods are documented in ``contract.Transaction``."""
 
     async def job_insert(self, jobs: Sequence[tuple[JobRecord, Payload]]) -> None:
         self._begin()

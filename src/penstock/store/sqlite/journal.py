@@ -15,7 +15,7 @@ _OLDEST_BLOCKS = (
 
 
 class SqliteJournal(SqliteTransactionBase):
-    """See ``contract.Transaction`` for what each method promises."""
+    """The methods are documented in ``contract.Transaction``."""
 
     async def journal_trim(self, before_ms: int, bytes_max: int, limit: int) -> int:
         self._begin()

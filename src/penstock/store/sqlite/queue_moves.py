@@ -35,7 +35,7 @@ _TIED = (
 
 
 class SqliteQueueMoves(SqliteQueues):
-    """See ``contract.Transaction`` for what each method promises."""
+    """The methods are documented in ``contract.Transaction``."""
 
     async def queue_arrive(self, key: QueueKey, settings: QueueSettings, created_at: int | None, move: Move) -> Queue:
         self._moved = True

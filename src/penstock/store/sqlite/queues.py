@@ -9,7 +9,7 @@ from penstock.store.sqlite.transaction_base import SqliteTransactionBase
 
 
 class SqliteQueues(SqliteTransactionBase):
-    """See ``contract.Transaction`` for what each method promises."""
+    """The methods are documented in ``contract.Transaction``."""
 
     async def queue_open(self, key: QueueKey, *, must: bool = False) -> Queue:
         found = self._catalog.by_key.get(key)

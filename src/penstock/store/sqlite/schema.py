@@ -213,7 +213,7 @@ create table reservations (
   primary key (namespace, name)
 ) without rowid;
 create table withdrawn (
-  ticket       integer primary key,  -- no push may go by it any more
+  ticket       integer primary key,  -- no push may use it any more
   at           integer not null
 );
 create index withdrawn_at on withdrawn (at);

@@ -40,7 +40,7 @@ _RESERVATION = "select namespace, name, shard, ticket, at from reservations"
 
 
 class SqliteSharding(SqliteTransactionBase):
-    """See ``contract.Transaction`` for what each method promises."""
+    """The methods are documented in ``contract.Transaction``."""
 
     # Relays.
 

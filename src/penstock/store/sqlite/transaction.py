@@ -44,7 +44,7 @@ class SqliteTransaction(
     SqliteJournal,
     SqliteBulkRecords,
 ):
-    """See ``contract.Transaction`` for what each method promises."""
+    """The methods are documented in ``contract.Transaction``."""
 
     def __init__(self, store: SqliteStore, clock: Clock, id_mark: Callable[[], int]) -> None:
         super().__init__()

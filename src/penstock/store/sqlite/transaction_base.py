@@ -9,7 +9,6 @@ import structlog
 
 from penstock.core.events import EventKind
 from penstock.core.job import JobRecord
-from penstock.core.queue import SETTINGS_DEFAULT, QueueSettings
 from penstock.store.sqlite import rows
 from penstock.store.sqlite.catalog import SqliteCatalog
 from penstock.store.transaction_base import TransactionBase
@@ -52,10 +51,6 @@ class SqliteTransactionBase(TransactionBase[SqliteCatalog]):
             self._changes_before = self._db.total_changes()
             if self._store.suspects:
                 self._examine_suspects()
-
-    def _settings_of(self, queue: int) -> QueueSettings:
-        known = self._catalog.by_number.get(queue)
-        return SETTINGS_DEFAULT if known is None else known.settings
 
     def _open_namespace(self, name: str) -> int:
         number = self._catalog.namespaces.get(name)

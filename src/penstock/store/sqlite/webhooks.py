@@ -60,7 +60,7 @@ class Webhooks:
 
 
 class SqliteWebhooks(SqliteTransactionBase):
-    """See ``contract.Transaction`` for what each method promises."""
+    """The methods are documented in ``contract.Transaction``."""
 
     async def webhook_save(self, webhooks: Sequence[WebhookRecord]) -> None:
         self._begin()
