@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from penstock.core.clock import yield_to_loop
+from penstock.core.clock import ManualClock, yield_to_loop
 from penstock.core.errors import NamespaceLimit, TooMany
-from penstock.core.pool_shares import Pool, PoolPlace, Shares, Slots, has_room
+from penstock.core.pool_shares import ALL, HALF, Pool, PoolPlace, Shares, Slots, has_room
 
 
 def fill(pool: Pool, namespace: str) -> int:
@@ -95,6 +95,85 @@ async def test_slots_go_round() -> None:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
     assert slots.waiting == 0
+
+
+@pytest.mark.anyio
+async def test_a_holder_that_is_alone_has_another_share() -> None:
+    percent = ALL
+    slots = Slots(4, alone=lambda: percent)
+    alone = [asyncio.ensure_future(slots.acquire("a")) for _ in range(8)]
+    await yield_to_loop(3)
+    assert slots.waiting_of("a") == slots.waiting == 4
+    assert slots.waiting_of("b") == 0
+    other = asyncio.ensure_future(slots.acquire("b"))
+    await yield_to_loop(3)
+    for _ in range(2):
+        slots.release("a")
+    await yield_to_loop(3)
+    assert other.done()
+    assert sum(task.done() for task in alone) == 4
+    slots.release("b")  # the other slots are for "a" again, both at once
+    await yield_to_loop(3)
+    assert sum(task.done() for task in alone) == 6
+    percent = HALF
+    for _ in range(3):
+        slots.release("a")
+    await yield_to_loop(3)
+    assert slots.waiting == 1
+
+
+@pytest.mark.anyio
+async def test_a_slot_that_another_holder_gave_up_waiting_for_is_handed_out() -> None:
+    slots = Slots(2, alone=lambda: ALL)
+    await slots.acquire("a")
+    await slots.acquire("a")
+    first, second = (asyncio.ensure_future(slots.acquire(holder)) for holder in "ba")
+    await yield_to_loop(3)
+    slots.release("a")
+    await yield_to_loop(3)
+    assert first.done()
+    third = asyncio.ensure_future(slots.acquire("c"))
+    await yield_to_loop(3)
+    slots.release("b")
+    await yield_to_loop(3)
+    assert third.done()
+    assert not second.done()
+    slots.release("c")
+    await yield_to_loop(3)
+    assert second.done()
+
+
+@pytest.mark.anyio
+async def test_a_wait_for_a_slot_may_end_by_a_clock() -> None:
+    slots, clock = Slots(1), ManualClock()
+    await slots.acquire("a")
+    first, second = (asyncio.ensure_future(slots.acquire("a", clock, wait_ms)) for wait_ms in (10, 20))
+    await yield_to_loop(3)
+    await clock.advance(10)
+    with pytest.raises(TimeoutError):
+        await first
+    assert slots.waiting == 1
+    slots.release("a")
+    await second
+    await clock.advance(10)
+    third = asyncio.ensure_future(slots.acquire("a", clock, 10))
+    await yield_to_loop(3)
+    await clock.advance(9)
+    alarm = asyncio.ensure_future(clock.advance(1))
+    slots.release("a")  # in the same moment
+    await alarm
+    await third
+    assert slots.waiting == 0
+
+
+@pytest.mark.anyio
+async def test_a_turn_ends_with_its_block() -> None:
+    slots = Slots(1)
+    with pytest.raises(KeyError):
+        async with slots.turn("a"):
+            raise KeyError
+    async with slots.turn("b"):
+        assert slots.waiting == 0
 
 
 @pytest.mark.anyio

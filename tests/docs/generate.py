@@ -109,8 +109,8 @@ SECURITY_LIMITS = {
     ),
     "Clients and tenants": (
         "rate_limit_clients_max", "rate_limit_marks_max", "quota_namespaces_max", "pending_commands_max",
-        "pending_commands_namespace_max", "share_turn_requests", "share_large_requests", "queues_max", "workers_max",
-        "workers_bytes_max", "crons_max", "cron_plan_bytes_max", "groups_max",
+        "pending_commands_namespace_max", "share_turn_requests", "share_large_requests", "reads_waiting_max",
+        "read_wait_ms_max", "queues_max", "workers_max", "workers_bytes_max", "crons_max", "cron_plan_bytes_max", "groups_max",
     ),
     "Outbound requests": (
         "webhooks_max", "webhook_attempts", "webhook_attempt_ms_max", "webhook_reply_line_bytes_max", "webhook_addresses_max",
@@ -119,6 +119,11 @@ SECURITY_LIMITS = {
     "Bulk work": (
         "stage_bytes_max", "stage_unpacked_bytes_max", "stage_rows_max", "stages_max", "staged_bytes_max", "bulk_tasks_max",
         "bulk_task_ms_max", "bulk_process_bytes", "bulk_snapshots_max", "bulk_snapshots_namespace_max",
+    ),
+    "Data in Redis, enqueue buffer": (
+        "redis_connections_max", "fast_job_bytes_max", "fast_list_bytes_max", "fast_bytes_max", "fast_jobs_max",
+        "buffer_jobs_max", "buffer_bytes_max", "buffer_record_bytes_max",
+        "buffer_ahead_weight",
     ),
 }  # fmt: skip
 

@@ -8,6 +8,7 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.core import limits
 from penstock.core.time_slices import at_once
 from penstock.doors import json_parts
 from penstock.doors.jobs.wire import replies
@@ -24,12 +25,13 @@ class Item(msgspec.Struct):
 
 
 class Listing(msgspec.Struct, rename="camel"):
-    """A reply with two lists."""
+    """A reply with two lists and a map."""
 
     first: str
     all_items: list[Item]
     tokens: list[str]
     errors: list[replies.ItemError]
+    sums: dict[int, int]
     last: int | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -37,20 +39,23 @@ TEXTS = st.text(max_size=8) | st.sampled_from(['"allItems":[]', '"errors":[]', "
 ITEMS = st.builds(Item, st.binary(max_size=8).map(lambda text: msgspec.Raw(b'"%b"' % text.hex().encode())), TEXTS)
 ERRORS = st.builds(replies.ItemError, TEXTS, TEXTS)
 LAST = st.just(msgspec.UNSET) | st.integers(0, 9)
-LISTINGS = st.builds(Listing, TEXTS, st.lists(ITEMS), st.lists(TEXTS), st.lists(ERRORS), LAST)
+SUMS = st.dictionaries(st.integers(-9, 9), st.integers(0, 10**12))
+LISTINGS = st.builds(Listing, TEXTS, st.lists(ITEMS), st.lists(TEXTS), st.lists(ERRORS), SUMS, LAST)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(LISTINGS, st.sampled_from([1, 50, 100_000]))
 def test_parts_are_the_same_text(monkeypatch: pytest.MonkeyPatch, listing: Listing, part_bytes: int) -> None:
     monkeypatch.setattr(json_parts, "PART_BYTES", part_bytes)
+    monkeypatch.setattr(limits, "count_rest_rows", 3)
     assert b"".join(at_once(json_parts.part_steps(listing))) == json_parts.encode(listing)
 
 
 def test_a_reply_is_long_because_of_its_items_or_their_payloads() -> None:
     small, large = Item(msgspec.Raw(b"1"), ""), Item(msgspec.Raw(b"1" * 2**20), "")
-    assert not json_parts.is_long(Listing("", [small] * 100, [], []))
-    assert not json_parts.is_long(Listing("", [large], [], []))
-    assert json_parts.is_long(Listing("", [small, large], [], []))
-    assert json_parts.is_long(Listing("", [small] * 2_001, [], []))
+    assert not json_parts.is_long(Listing("", [small] * 100, [], [], {1: 1}))
+    assert not json_parts.is_long(Listing("", [large], [], [], {}))
+    assert json_parts.is_long(Listing("", [small, large], [], [], {}))
+    assert json_parts.is_long(Listing("", [small] * 2_001, [], [], {}))
+    assert json_parts.is_long(Listing("", [], [], [], dict.fromkeys(range(2_001), 1)))
     assert not json_parts.is_long(replies.Ok())

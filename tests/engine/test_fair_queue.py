@@ -37,6 +37,14 @@ class Step(Command[None]):
         return self._weight
 
 
+class Urgent(Step):
+    """One about leases."""
+
+    __slots__ = ()
+
+    urgent = True
+
+
 class Beside(Step):
     """One that may be done in another lane."""
 
@@ -83,6 +91,27 @@ def test_what_workers_say_is_in_the_next_batch_whatever_waits() -> None:
     batch = lines.take()
     assert batch[:100] == words
     assert len(batch) > 100  # and the rest gets on, too
+
+
+def test_urgent_commands_come_before_the_others_of_their_namespace() -> None:
+    urgent = [Urgent("flood") for _ in range(100)]
+    batch = lines_of(*(Step("flood", 100) for _ in range(1_000)), *urgent).take()
+    assert batch[:100] == urgent
+    assert len(batch) > 100
+
+
+def test_urgent_commands_of_a_namespace_do_not_keep_those_of_another_waiting() -> None:
+    small = Urgent("small")
+    lines = lines_of(*(Urgent("flood", 500) for _ in range(1_000)), small)
+    assert small in lines.take()
+
+
+@pytest.mark.parametrize("first", [Step("", 10), Urgent("flood", 10)], ids=["the server's", "urgent"])
+def test_the_others_get_a_part_of_each_batch(first: Step) -> None:
+    lines = lines_of(*(type(first)(first.tenant() or "", 10) for _ in range(10_000)), *(Step("quiet") for _ in range(100)))
+    taken = [command for _ in range(4) for command in lines.take()]
+    assert sum(command.tenant() == "quiet" for command in taken) == 100
+    assert sum(command.weight() for command in taken) <= 5 * limits.batch_weight_max
 
 
 def test_batches_are_small_for_a_while_after_namespaces_had_to_share() -> None:

@@ -132,11 +132,42 @@ def test_a_body_that_becomes_too_large_is_refused_before_it_is_unpacked(
     assert stage(server, good).status_code == 200
 
 
-def test_one_text_for_all_rows_counts_for_each_of_them(server: ServerProcess) -> None:
+def one_text_in_a_column() -> tuple[bytes, dict[str, str]]:
+    """Rows without headers, which get those of the parameter, in a column that has one."""
+    headers = ["{}", *[None] * 999_999]
+    body = stream(pa.table({"value": [b"1"] * 1_000_000, "headers": pa.array(headers, pa.string())}), compression="zstd")
+    return body, {"headers": '{"a":"' + "x" * 1_000 + '"}'}
+
+
+def one_text_for_all() -> tuple[bytes, dict[str, str]]:
     body = stream(pa.table({"value": [b"1"] * 1_000_000}), compression="zstd")
-    reply = stage(server, body, headers='{"a":"' + "x" * 1_000 + '"}')
-    assert reply.status_code == 400
+    return body, {"headers": '{"a":"' + "x" * 1_000 + '"}'}
+
+
+def one_group_for_all() -> tuple[bytes, dict[str, str]]:
+    """The group of rows that have none of their own."""
+    groups = ["g", *[None] * 1_999_999]
+    body = stream(pa.table({"value": [b"1"] * 2_000_000, "group_id": pa.array(groups, pa.string())}), compression="zstd")
+    return body, {"group_id": "g" * limits.key_chars_max}
+
+
+def base64() -> tuple[bytes, dict[str, str]]:
+    """8 kB that are 250 MiB when they are unpacked, and 340 MB in base64."""
+    return stream(pa.table({"value": [bytes(5 * MB)] * 2}), 25, compression="zstd"), {}
+
+
+@pytest.mark.parametrize("made", [one_text_for_all, one_text_in_a_column, one_group_for_all, base64])
+def test_rows_that_become_too_large_as_jobs_are_refused(
+    server: ServerProcess, made: Callable[[], tuple[bytes, dict[str, str]]]
+) -> None:
+    body, params = made()
+    with Bystander(server) as other:
+        reply = stage(server, body, **params)
+    assert reply.status_code == 400, reply.text
     assert "Send the rows in more parts" in reply.json()["error"]
+    assert other.grown_mb < _GROWN_MB
+    assert other.statuses <= {200}
+    assert not other.failures
 
 
 def test_a_task_that_needs_more_memory_than_its_process_may_use_is_refused(tmp_path: Path) -> None:

@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import select
 import socket
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
+from penstock.access.authenticator import Authenticator
 from penstock.core import bulk_records, limits
 from penstock.core.clock import SystemClock, yield_to_loop
+from penstock.core.errors import TooMany
 from penstock.core.events import EventKind
 from penstock.core.job import JobSpec
-from penstock.core.lifecycle import State
-from penstock.core.queue import QueueKey
+from penstock.core.lifecycle import Arrow, State
+from penstock.core.queue import Queue, QueueKey
 from penstock.doors.jobs.base import JobsDoor
 from penstock.doors.jobs.event_hub import EventHub, EventReader
+from penstock.doors.jobs.session import JobsSession
 from penstock.engine.bulk.staged_writes import PackedRows, StagedWrites
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.claim import Claim
+from penstock.engine.jobs.dependencies import Adopt, CancelChildren
 from penstock.engine.jobs.push import Publish, Push
-from penstock.engine.jobs.settle import LeaseRef, Renew
-from penstock.store.contract import Page
+from penstock.engine.jobs.settle import Ack, LeaseRef, Renew
+from penstock.engine.queues.admin import MoveBatch
+from penstock.engine.queues.group_limits import ConfigureGroup
+from penstock.store.contract import FinishedMinutes, Page
 from penstock.store.postgres import PostgresStore
+from penstock.store.sqlite.job_groups import SqliteGroupLimits
 from tests.support import postgres
+from tests.support.tcp import all_commands
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -109,6 +119,91 @@ async def test_a_heartbeat_is_heard_before_leases_are_judged_whatever_waits(engi
     assert await engine.run(word) == [None]
     assert batches.of(word) == 0
     await asyncio.gather(*flood)
+
+
+async def test_slices_of_long_operations_do_not_make_one_long_transaction(engine: Engine) -> None:
+    jobs = [await engine.run(Push(FLOOD, some(500))) for _ in range(20)]
+    batches = Batches(engine)
+    flood = [engine.run(MoveBatch(FLOOD, Arrow.DRAIN, (State.WAITING,), [each.id for each in part])) for part in jobs]
+    quiet = Push(QUIET, some(1))
+    await engine.run(quiet)
+    assert batches.before(quiet) <= 2
+    assert sum(map(len, await asyncio.gather(*flood))) == 10_000
+
+
+async def test_a_push_counts_by_its_dependencies(engine: Engine) -> None:
+    needed = tuple(job.id for job in await engine.run(Push(FLOOD, some(100))))
+    batches = Batches(engine)
+    flood = [engine.run(Push(FLOOD, [JobSpec(b"{}", needs=needed)] * 5)) for _ in range(20)]
+    quiet = Push(QUIET, some(1))
+    await engine.run(quiet)
+    assert batches.before(quiet) <= 2
+    await asyncio.gather(*flood)
+
+
+async def test_settlements_of_many_jobs_do_not_make_one_long_transaction(engine: Engine) -> None:
+    await engine.run(Push(FLOOD, some(10_000)))
+    await engine.run(Push(QUIET, some(1)))
+    ((job, _),) = await engine.run(Claim(QUIET))
+    deliveries = [await engine.run(Claim(FLOOD, 500)) for _ in range(20)]
+    batches = Batches(engine)
+    flood = [
+        engine.run(Ack("flood", [LeaseRef(each.job.id, each.job.token) for each in some_], [None] * 500))
+        for some_ in deliveries
+    ]
+    quiet = Ack("quiet", [LeaseRef(job.id, job.token)], [None])
+    assert await engine.run(quiet) == [None]
+    assert batches.before(quiet) <= 2
+    await asyncio.gather(*flood)
+
+
+async def test_looking_up_ancestors_is_spread_over_batches(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "flow_lookups_batch_max", 10)
+    chain = await engine.run(Push(FLOOD, some(12)))
+    for child, parent in itertools.pairwise(chain):
+        await engine.run(Adopt("flood", child.id, parent.id))
+    (child,) = await engine.run(Push(FLOOD, some(1)))
+    batches = Batches(engine)
+    flood = [Adopt("flood", child.id, chain[0].id) for _ in range(5)]
+    await asyncio.gather(*(engine.run(each) for each in flood))
+    assert [batches.of(each) for each in flood] == [0, 1, 2, 3, 4]
+
+
+async def test_cancelling_children_is_spread_over_batches(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "flow_lookups_batch_max", 10)
+    parents = []
+    for _ in range(3):
+        needs = tuple(job.id for job in await engine.run(Push(FLOOD, some(10))))
+        (parent,) = await engine.run(Push(FLOOD, [JobSpec(b"{}", needs=needs)]))
+        parents.append(parent)
+    batches = Batches(engine)
+    flood = [CancelChildren("flood", parent.id) for parent in parents]
+    assert await asyncio.gather(*(engine.run(each) for each in flood)) == [10, 10, 10]
+    assert [batches.of(each) for each in flood] == [0, 1, 2]
+
+
+async def test_limited_groups_are_counted_once_for_a_batch(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "limited_groups_max", 3)
+    counted = 0
+    count = SqliteGroupLimits.groups_limited
+
+    async def counting(self: SqliteGroupLimits, queue: Queue) -> int:
+        nonlocal counted
+        counted += 1
+        return await count(self, queue)
+
+    monkeypatch.setattr(SqliteGroupLimits, "groups_limited", counting)
+    await engine.run(Push(FLOOD, some(1)))
+
+    def pause(group: str, *, paused: bool) -> ConfigureGroup:
+        return ConfigureGroup(FLOOD, group, lambda before, _now: msgspec.structs.replace(before, paused=paused))
+
+    commands = [pause("a", paused=True), pause("b", paused=True), pause("a", paused=False)]
+    commands += [pause(group, paused=True) for group in "cde"]
+    outcomes = await asyncio.gather(*(engine.run(each) for each in commands), return_exceptions=True)
+    assert outcomes[:5] == [True] * 5
+    assert isinstance(outcomes[5], TooMany)
+    assert counted == 1
 
 
 async def test_one_namespace_alone_is_done_in_the_order_it_came(engine: Engine) -> None:
@@ -372,6 +467,41 @@ async def test_one_listing_of_a_namespace_is_read_at_a_time(engine: Engine, monk
     may_end.set()
     assert all(len(found) == 10 for found in await asyncio.gather(quiet, *listings))
     assert most == {"flood": limits.share_large_requests, "quiet": 1}
+
+
+@pytest.mark.parametrize("method", ["priority_counts", "prioritized_count", "finished_minutes", "group_count"])
+async def test_one_count_of_a_namespace_is_read_at_a_time(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    for queue in (FLOOD, QUIET):
+        await engine.run(Push(queue, some(1)))
+    share_the_loop(engine)
+    begun, may_end = [], asyncio.Event()
+
+    async def count(queue: Queue, *_: object, **__: object) -> Any:
+        begun.append(queue.key.namespace)
+        await may_end.wait()
+        return {"finished_minutes": FinishedMinutes(), "priority_counts": {}}.get(method, 0)
+
+    monkeypatch.setattr(engine.store, method, count)
+    commands = all_commands(engine)
+    fields = {
+        "priority_counts": {"cmd": "GetCountsPerPriority"},
+        "prioritized_count": {"cmd": "GetJobCounts"},
+        "finished_minutes": {"cmd": "Metrics", "type": "completed"},
+        "group_count": {"cmd": "GetGroupsJobsCount"},
+    }[method]
+
+    def ask(namespace: str) -> asyncio.Task[dict[str, Any]]:
+        session = JobsSession(commands, Authenticator(engine.clock), namespace=namespace)
+        return asyncio.create_task(session.handle({"queue": "q", **fields}))
+
+    flood = [ask("flood") for _ in range(20)]
+    quiet = ask("quiet")
+    await yield_to_loop()
+    assert sorted(begun) == ["flood"] * limits.share_large_requests + ["quiet"]
+    may_end.set()
+    assert all(reply["ok"] for reply in await asyncio.gather(quiet, *flood))
 
 
 async def test_a_long_listing_is_shown_in_slices(engine: Engine) -> None:

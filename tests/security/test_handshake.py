@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import socket
+import struct
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.ports import free_port
+from tests.support.receiver import until
 from tests.support.server import ServerProcess
 
 if TYPE_CHECKING:
@@ -79,3 +81,15 @@ def test_a_refusal_is_not_sent_to_a_connection_to_another_listener(
             client.post("/queues/nothing/jobs", json={"data": 1}).raise_for_status()
         received = links["other"].recv(65_536)
     assert received.startswith(b"HTTP/1.1 200 "), received
+
+
+@pytest.mark.anyio
+async def test_a_client_that_leaves_during_the_handshake_is_no_error(server: ServerProcess) -> None:
+    """Of 500 such clients, more than a hundred left a traceback in the log."""
+    for _ in range(500):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as link:
+            link.sendall(HANDSHAKE.replace(b"/nowhere", b"/ws"))
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # it ends with a reset
+    with server.client() as client:
+        await until(lambda: client.get("/health").json()["connections"]["ws"] == 0)
+    assert "failed unexpectedly" not in server.log()

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from websockets.sync.client import connect
 
-from tests.support.issuer import SECRET, token
+from tests.support.issuer import SECRET, jwk, jwks, rsa_key, token
 from tests.support.ports import free_port
 from tests.support.server import ServerProcess
 
@@ -93,6 +93,39 @@ def test_the_same_over_tcp_the_redis_protocol_and_websockets(server: ServerProce
     with connect(f"ws://127.0.0.1:{server.port}/ws", additional_headers=shown(scp="User.Read")) as opened:
         opened.send(json.dumps({"cmd": "PULL", "queue": "q"}))
         assert json.loads(opened.recv(timeout=20))["code"] == "forbidden"
+
+
+@pytest.mark.parametrize("audience", ["", [""], [], "other"])
+def test_a_token_for_any_audience_is_refused_without_jwt_audience(server: ServerProcess, audience: Any) -> None:
+    with server.client(headers=shown(scopes=["*:admin"], aud=audience)) as client:
+        refused = client.get("/queues")
+        assert (refused.status_code, refused.headers["penstock-error"]) == (401, "unauthorized")
+        assert "audience" in refused.json()["error"]
+
+
+def test_a_padded_token_is_refused(server: ServerProcess) -> None:
+    good = token(scopes=["*:admin"])
+    with server.client() as client:
+        assert client.get("/queues", headers={"Authorization": f"Bearer {good}"}).status_code == 200
+        header, claims, signature = good.split(".")
+        for bad in (f"{good}=", f"{header}.{claims}==.{signature}", f"{header}=.{claims}.{signature}"):
+            assert client.get("/queues", headers={"Authorization": f"Bearer {bad}"}).status_code == 401, bad
+
+
+def test_a_secret_has_no_name_so_a_token_may_name_any_key(server: ServerProcess) -> None:
+    with server.client(headers={"Authorization": f"Bearer {token(scopes=['*:admin'], kid='whatever')}"}) as client:
+        assert client.get("/queues").status_code == 200
+
+
+def test_a_key_with_a_name_is_not_used_for_tokens_that_name_another_one(tmp_path: Path) -> None:
+    (tmp_path / "keys.json").write_bytes(jwks(jwk(rsa_key(), "ours")))
+    with (
+        ServerProcess(tmp_path / "data", env={"JWT_JWKS": str(tmp_path / "keys.json")}) as running,
+        running.client() as client,
+    ):
+        for kid, status in (("ours", 200), (None, 200), ("another", 401)):
+            given = token(rsa_key(), "RS256", kid=kid)
+            assert client.get("/queues", headers={"Authorization": f"Bearer {given}"}).status_code == status, kid
 
 
 def test_scopes_of_oauth_are_read(server: ServerProcess) -> None:

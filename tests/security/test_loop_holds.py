@@ -96,6 +96,34 @@ def test_a_long_reply_over_tcp_is_spelled_in_steps(server: Ticked, listed: int) 
     assert server.longest_part(ask) < LISTED_PART_MAX
 
 
+@pytest.fixture(scope="module")
+def priorities(server: Ticked) -> int:
+    """Return how many priorities the jobs in the queue ``priorities`` have."""
+    count = 120_000
+    for start in range(0, count, 10_000):
+        jobs = [b'{"data":1,"priority":%d}' % priority for priority in range(start, start + 10_000)]
+        server.post("/queues/priorities/jobs/bulk", b'{"jobs":[%b]}' % b",".join(jobs))
+    return count
+
+
+def test_counts_of_many_priorities_are_spelled_in_steps(server: Ticked, priorities: int) -> None:
+    def ask() -> None:
+        with server.client() as client:
+            answer = client.get("/queues/priorities/priority-counts")
+        assert answer.json()["counts"] == dict.fromkeys(map(str, range(priorities)), 1)
+
+    assert server.longest_part(ask) < LISTED_PART_MAX
+
+
+def test_counts_of_many_priorities_over_tcp_are_spelled_in_steps(server: Ticked, priorities: int) -> None:
+    def ask() -> None:
+        reply = server.command(cmd="GetCountsPerPriority", queue="priorities", reqId="7")
+        assert reply["counts"] == dict.fromkeys(map(str, range(priorities)), 1)
+        assert reply["reqId"] == "7"
+
+    assert server.longest_part(ask) < LISTED_PART_MAX
+
+
 def test_a_reply_with_a_deep_payload_over_tcp_is_made_in_steps(server: Ticked) -> None:
     server.post("/queues/deep/jobs", b'{"data":%b}' % DEEP)
     replies: list[dict[str, object]] = []

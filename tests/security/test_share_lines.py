@@ -7,6 +7,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgpack import unpackb as unpacked  # type: ignore[import-untyped]
 
 from penstock.access.authenticator import Authenticator
 from penstock.access.identity import EVERYTHING, Identity
@@ -87,3 +88,35 @@ async def test_commands_over_tcp_stand_in_the_line_of_their_client(
     await listener.stop()
     assert "evil" in lines
     assert "good" not in lines
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("jobs", [[{"data": 1}] * 101, [{"data": "x" * 7_000}] * 10], ids=["many jobs", "many bytes"])
+async def test_a_large_bulk_push_over_tcp_waits_for_the_large_requests_of_its_namespace(
+    engine: Engine, clock: ManualClock, jobs: list[dict[str, Any]]
+) -> None:
+    listener = TcpListener(all_commands(engine), Office(clock, ["x"]), clock)
+    await listener.start("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+
+    async def answer() -> Any:
+        return unpacked(await reader.readexactly(struct.unpack(">I", await reader.readexactly(4))[0]))
+
+    writer.write(frame({"cmd": "Auth", "token": "evil-token", "namespace": "evil"}))
+    assert (await answer())["ok"] is True
+    fair_share = engine.fair_share
+    fair_share.begin("good")
+    fair_share.begin("evil")
+    assert fair_share.shared
+    await fair_share.begin_large("evil")  # another large request of the namespace is in progress
+    writer.write(frame({"cmd": "PUSHB", "queue": "q", "jobs": jobs, "reqId": "large"}))
+    writer.write(frame({"cmd": "PUSHB", "queue": "q", "jobs": [{"data": 1}], "reqId": "small"}))
+    assert (await answer())["reqId"] == "small"
+    assert fair_share.waiting == 1
+    fair_share.end_large("evil")
+    stored = await answer()
+    assert (stored["reqId"], len(stored["ids"])) == ("large", len(jobs))
+    async with asyncio.timeout(10), fair_share.large("evil"):  # the command has given its place back
+        pass
+    writer.close()
+    await listener.stop()

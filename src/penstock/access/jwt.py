@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from jwt import PyJWS
 from jwt.exceptions import PyJWTError
+from jwt.utils import base64url_decode, base64url_encode
 
 from penstock.access.identity import Identity, grants_of
 from penstock.access.jwt_keys import PUBLIC_ALGORITHMS, SHARED_ALGORITHM
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from penstock.access.jwt_keys import KeyRing
     from penstock.core.clock import Clock
 
+#: Three parts in base64url without padding (RFC 7515, 2), of which the last two may be empty here.
+_FORM: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*\.[A-Za-z0-9_-]*")
 _FOREVER_MS: Final = 2**62
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -54,7 +58,7 @@ class Verifier:
 
         The reason of a refusal is given only if the signature is valid.
         """
-        if len(token) > limits.token_chars_max or not token.isascii() or token.count(".") != 2:
+        if len(token) > limits.token_chars_max or _FORM.fullmatch(token) is None:
             raise Unauthorized
         self._keys.tend()
         if self._version != self._keys.version:  # a key may have been withdrawn
@@ -79,7 +83,10 @@ class Verifier:
         """Return the claims of a token, if one of our keys has signed it."""
         try:
             header = self._jws.get_unverified_header(token)
-        except PyJWTError:
+            signature = token.rpartition(".")[2].encode()
+            if base64url_encode(base64url_decode(signature)) != signature:  # bits beyond its end: a second spelling
+                raise Unauthorized
+        except (PyJWTError, ValueError):
             raise Unauthorized from None
         algorithm, kid = header.get("alg"), header.get("kid")
         if not isinstance(algorithm, str) or not isinstance(kid, str | None) or "crit" in header or "b64" in header:
@@ -103,8 +110,12 @@ class Verifier:
             raise Unauthorized("The token is not valid yet. Check the clocks, or wait.")
         audience = claims.get("aud")
         audiences = [audience] if isinstance(audience, str) else audience if isinstance(audience, list) else []
-        if (audience is not None or rules.audience) and rules.audience not in audiences:
+        if rules.audience and rules.audience not in audiences:
             raise Unauthorized("The audience of the token is not jwt_audience.")
+        if audience is not None and not rules.audience:
+            raise Unauthorized(
+                "The token is for an audience, and jwt_audience is not set. Set it to the name of this server."
+            )
         if rules.issuer and claims.get("iss") != rules.issuer:
             raise Unauthorized("The issuer of the token is not jwt_issuer.")
         subject = claims.get("sub")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -21,7 +21,7 @@ from penstock.core.errors import InvalidInput
 from penstock.core.job import IDEMPOTENCY_PREFIX, JobFlag
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 
@@ -175,18 +175,26 @@ def _values(table: pa.Table, constants: Mapping[str, str]) -> tuple[list[bytes],
     if longest > limits.payload_bytes_max:
         raise InvalidInput(f"A value has {longest} bytes, at most {limits.payload_bytes_max} are accepted")
     headers = _texts(table, "headers", constants, longest=limits.payload_bytes_max)
-    if isinstance(headers, str) and len(headers) * len(values) > limits.stage_unpacked_bytes_max:
+    objects: Iterable[Raw | None] = map(_object, headers) if isinstance(headers, list) else repeat(_object(headers))
+    data: list[bytes] = []
+    options: list[bytes | None] = []
+    size = 0
+    for value, metadata in zip(values, objects, strict=False):
+        body, some = wrap(value, metadata)
+        size += len(body) + (0 if some is None else len(some))
+        _check_encoded(size)
+        data.append(body)
+        options.append(some)
+    return data, options if any(options) else None
+
+
+def _check_encoded(size: int) -> None:
+    """Raise InvalidInput if the jobs made so far have too many bytes: base64, and one text for all rows, make them larger."""
+    if size > limits.stage_unpacked_bytes_max:
         raise InvalidInput(
-            f"headers of {len(headers)} characters for {len(values)} rows are more than {limits.stage_unpacked_bytes_max} "
-            "bytes. Send the rows in more parts."
+            f"The rows have more than {limits.stage_unpacked_bytes_max} bytes as they are stored: bytes that are not JSON are "
+            "stored in base64, and a text for all rows is stored with each. Send the rows in more parts."
         )
-    if headers is None:
-        wrapped = [wrap(value, None) for value in values]
-    else:
-        each = headers if isinstance(headers, list) else [headers] * len(values)
-        wrapped = [wrap(value, _object(header)) for value, header in zip(values, each, strict=True)]
-    options = [options for _, options in wrapped]
-    return [data for data, _ in wrapped], options if any(options) else None
 
 
 def _object(text: str | None) -> Raw | None:
@@ -317,6 +325,7 @@ def _by_queue(table: pa.Table, constants: Mapping[str, str]) -> dict[str, Sequen
 def _chunks(queues: Mapping[str, Sequence[int]], columns: Mapping[str, Any]) -> list[Packed]:
     packed: list[Packed] = []
     data: list[bytes] = columns["data"]
+    encoded = 0
     for queue, rows in queues.items():
         sizes = [0, *accumulate(len(data[row]) for row in rows)]  # the bytes of all rows before each
         first = 0
@@ -324,6 +333,8 @@ def _chunks(queues: Mapping[str, Sequence[int]], columns: Mapping[str, Any]) -> 
             full = bisect_left(sizes, sizes[first] + limits.chunk_bytes, first + 1)
             end = min(first + limits.slice_jobs_max, full, len(rows))
             packed.append(Packed(queue, end - first, _pack(columns, rows[first:end])))
+            encoded += len(packed[-1].body)
+            _check_encoded(encoded)
             first = end
     return packed
 

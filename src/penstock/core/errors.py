@@ -387,6 +387,12 @@ class FastPathFailed(ServerError):
     code = "fast_path_failed"
 
 
+class FastPathFull(FastPathFailed):
+    """Redis is out of memory. It has stored nothing of this command, and keeps what it has."""
+
+    code = "fast_path_full"
+
+
 class SpoolFull(ServerError):
     """The result does not fit into the spool. Request less at once, or raise PENSTOCK_BULK_SPOOL_BYTES."""
 

@@ -27,7 +27,8 @@ retry_delay_ms_max: Final = DAY_MS
 attempts_max: Final = 1_000
 queue_messages_max: Final = 10**12  #: as a limit of a queue; a higher number means no limit
 tags_max: Final = 100
-needs_max: Final = 1_000
+needs_max: Final = 1_000  # of one job
+request_needs_max: Final = 10_000  # of all jobs of one request together
 flow_depth_max: Final = 1_000
 name_chars_max: Final = 256
 namespace_chars_max: Final = 128
@@ -212,7 +213,7 @@ jwks_fetch_ms_max: Final = 10 * SECOND_MS
 # Limits of bulk work.
 stage_bytes_max: Final = 64 * MEBIBYTE  # of one part, in received form
 stage_part_max: Final = 2**31 - 1
-stage_unpacked_bytes_max: Final = 256 * MEBIBYTE  # of one part, with decompressed buffers
+stage_unpacked_bytes_max: Final = 256 * MEBIBYTE  # of one part: with decompressed buffers, and again as jobs that are stored
 stage_rows_max: Final = 2_000_000  # of one part
 stage_batches_max: Final = 10_000  # record batches in one part
 stage_schema_bytes_max: Final = MEBIBYTE  # of the description of the columns
@@ -308,11 +309,19 @@ insight_text_chars_max: Final = 1_000  # of a list in a query string
 clock_apart_ms: Final = 100  # maximum difference between their values of the database's clock
 lead_ms: Final = 5 * SECOND_MS  # after this time without a renewal, another server becomes the leader
 
+# Limits of Redis.
+redis_connections_max: Final = 64  # of a server to one Redis; a command waits until one is free
+
 # Limits of ready lists in Redis.
 fast_rate_ms: Final = SECOND_MS  # window in which the demand for jobs is counted
 fast_ahead_ms: Final = 250  # for how long the jobs on a list should last
 fast_jobs_min: Final = 50  # set aside at once
 fast_jobs_max: Final = 1_000  # on a list, without jobs that are pushed to it meanwhile
+fast_job_bytes_max: Final = (
+    65_536  # of a payload on a list; a queue with a larger one at its front is served by the database
+)
+fast_list_bytes_max: Final = 8 * MEBIBYTE  # of the payloads on a list
+fast_bytes_max: Final = 256 * MEBIBYTE  # of the lists that a server uses, in one Redis; a namespace may have its share
 fast_batch_jobs_max: Final = 64  # requested at once; above that, a transaction costs less than a list
 fast_queues_max: Final = 10_000  # queues whose demand is counted
 fast_lease_ms_max: Final = 10 * MINUTE_MS  # a claim with a longer lease is served by the database
@@ -332,8 +341,10 @@ batch_leases_max: Final = 100_000  # messages of one server whose leases are ren
 buffer_jobs_max: Final = 100_000  # answered and not stored
 buffer_bytes_max: Final = 256 * MEBIBYTE
 buffer_record_bytes_max: Final = 64 * MEBIBYTE
-buffer_flush_bytes: Final = 8 * MEBIBYTE  # stored in one transaction
-buffer_flush_records: Final = 1_000
+buffer_flush_records: Final = 1_000  # stored in one transaction, up to the weight of a batch
+#: Jobs of one namespace, and payloads in units of weight_bytes, that wait to be stored while several namespaces are active.
+#: Above that, its next pushes wait before they are written to the log.
+buffer_ahead_weight: Final = 1_000
 enqueue_log_file_bytes: Final = 16 * MEBIBYTE
 enqueue_log_known_ms: Final = YEAR_MS  # after its last write; a server that starts later stores its log again
 enqueue_log_search_bytes: Final = 65_536  # after a damaged record, searched for a valid one
@@ -392,6 +403,9 @@ tcp_events_turn: Final = 16  # the same, over TCP
 share_small_ms: Final = 20  # after which a small request is no longer waited for: it may be a pull that waits for a job
 share_looks_max: Final = 64  # namespaces that are searched, from the newest, for a small request of another one
 share_body_chunk_requests: Final = 4  # number of requests that a chunk of a large body counts as
+reads_waiting_max: Final = 1_000  # listings and counts of one namespace that wait for a reader of a store
+read_wait_ms_max: Final = 30 * SECOND_MS  # for which one of them waits; then it is refused
+count_rest_rows: Final = 2_000  # of counts by priority, read by a thread between two pauses, and encoded in one step
 share_read_rows: Final = 50  # of a listing, read by a thread between two pauses, while several namespaces are active
 share_read_pause_ms: Final = 0.2  # in which the event loop gets the interpreter's lock
 share_ms: Final = 10 * SECOND_MS  # after its last request, or up to twice that, a namespace counts as active
@@ -400,6 +414,7 @@ select_jobs_max: Final = 20_000
 sweep_jobs_max: Final = 1_000
 sweep_crons_max: Final = 200
 flow_needs_batch_max: Final = 1_000  # dependencies that the ends of jobs settle in one batch
+flow_lookups_batch_max: Final = 1_000  # of ancestors, and of children to cancel, in one batch; at least one command
 flow_levels_batch_max: Final = 100  # of a chain of such ends
 flow_bytes_batch_max: Final = 8 * MEBIBYTE  # of results and errors that are copied to them
 claim_batch_jobs_max: Final = 2_000

@@ -10,12 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import NamespaceLimit, TooMany
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
+
+    from penstock.core.clock import Clock
 
 #: Percent of a pool that a single holder gets.
 HALF: Final = 50
@@ -143,12 +147,15 @@ class PoolPlace:
 class Slots:
     """A limited number of slots, shared among holders by the rule above.
 
-    Without a free slot a caller waits, in the line of its holder.
+    Without a free slot a caller waits, in the line of its holder; the lines are served in rotation. ``alone``: returns the
+    percentage for a holder while no other one has a slot or waits (100: it may have all slots); default: ``percent``, which
+    is the maximum while another one does.
     """
 
-    def __init__(self, most: int, percent: int = HALF) -> None:
+    def __init__(self, most: int, percent: int = HALF, *, alone: Callable[[], int] | None = None) -> None:
         self._most = most
         self._percent = percent
+        self._alone = alone
         self._taken = 0
         self._held: dict[str, int] = {}
         self._lines: dict[str, deque[asyncio.Future[None]]] = {}  #: the next holder to get a slot comes first
@@ -158,21 +165,35 @@ class Slots:
         """Return how many callers wait."""
         return sum(map(len, self._lines.values()))
 
-    async def acquire(self, holder: str) -> None:
-        """Wait for a slot of a holder, and take it. The caller returns it with ``release``."""
+    def waiting_of(self, holder: str) -> int:
+        """Return how many callers of one holder wait."""
+        return len(self._lines.get(holder, ()))
+
+    async def acquire(self, holder: str, clock: Clock | None = None, wait_ms: int = 0) -> None:
+        """Wait for a slot of a holder, and take it. The caller returns it with ``release``.
+
+        With a ``clock`` the wait ends after ``wait_ms``: then TimeoutError is raised. Default: it has no end.
+        """
         if holder not in self._lines and self._fits(holder):
             self._take(holder)
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lines.setdefault(holder, deque()).append(turn)
+        alarm = None if clock is None else clock.call_at(clock.steady_ms() + wait_ms, partial(_give_up, turn))
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it got the slot at the same time
+            if turn.done() and not turn.cancelled() and turn.exception() is None:  # it got the slot at the same time
                 self.release(holder)
             else:
                 self._step_out(holder, turn)
             raise
+        except TimeoutError:
+            self._step_out(holder, turn)
+            raise
+        finally:
+            if alarm is not None:
+                alarm.cancel()
 
     def release(self, holder: str) -> None:
         """Return a slot."""
@@ -184,8 +205,23 @@ class Slots:
         self._taken -= 1
         self._hand_out()
 
+    @asynccontextmanager
+    async def turn(self, holder: str, clock: Clock | None = None, wait_ms: int = 0) -> AsyncIterator[None]:
+        """Wait for a slot as ``acquire`` does, and have it until the end of the block."""
+        await self.acquire(holder, clock, wait_ms)
+        try:
+            yield
+        finally:
+            self.release(holder)
+
     def _fits(self, holder: str) -> bool:
-        return has_room(self._most, self._taken, self._held.get(holder, 0), self._percent)
+        percent = self._percent if self._alone is None else self._alone()
+        if self._has_others(holder):
+            percent = min(percent, self._percent)
+        return has_room(self._most, self._taken, self._held.get(holder, 0), percent)
+
+    def _has_others(self, holder: str) -> bool:
+        return len(self._held) > (holder in self._held) or len(self._lines) > (holder in self._lines)
 
     def _take(self, holder: str) -> None:
         self._held[holder] = self._held.get(holder, 0) + 1
@@ -198,19 +234,33 @@ class Slots:
                 line.remove(turn)
             if not line:
                 del self._lines[holder]
+                self._hand_out()  # another holder may be alone now
 
     def _hand_out(self) -> None:
         """Give the free slots to waiting callers, one slot to each holder in turn."""
-        for holder in list(self._lines):
-            if self._taken >= self._most:
-                return
-            if self._fits(holder):
-                line = self._lines.pop(holder)
-                turn = line.popleft()
-                while turn.done() and line:  # its caller was cancelled, and has not left the line yet
-                    turn = line.popleft()
-                if not turn.done():
-                    self._take(holder)
-                    turn.set_result(None)
-                if line:
-                    self._lines[holder] = line  # at the end: the others come first
+        given = True
+        while given:
+            given = False
+            for holder in list(self._lines):
+                if self._taken >= self._most:
+                    return
+                if self._fits(holder):
+                    given = True
+                    self._give_to_first(holder)
+
+    def _give_to_first(self, holder: str) -> None:
+        """Give a slot to the first caller in a line that still waits. The line is then behind the others."""
+        line = self._lines.pop(holder)
+        turn = line.popleft()
+        while turn.done() and line:  # its caller was cancelled, and has not left the line yet
+            turn = line.popleft()
+        if not turn.done():
+            self._take(holder)
+            turn.set_result(None)
+        if line:
+            self._lines[holder] = line
+
+
+def _give_up(turn: asyncio.Future[None]) -> None:
+    if not turn.done():
+        turn.set_exception(TimeoutError())

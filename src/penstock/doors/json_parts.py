@@ -1,4 +1,4 @@
-"""The JSON of replies with long lists, made in parts and in steps, so that a large listing does not block the event loop.
+"""The JSON of replies with long lists or maps, made in parts and in steps, so that a large one does not block the event loop.
 
 A short reply is encoded in one step. The type of a reply decides first whether it can be long, so short replies cost
 nothing.
@@ -6,13 +6,16 @@ nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import inspect
 
+from penstock.core import limits
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from penstock.core.time_slices import Steps
 
@@ -26,32 +29,65 @@ _STEP_ITEMS: Final = 32
 
 encode: Final = msgspec.json.Encoder().encode
 
-#: For each reply type seen so far: the fields that are lists of structs.
-_lists: Final[dict[type, tuple[tuple[str, str], ...]]] = {}
+
+class LongField(NamedTuple):
+    """A field of a reply that may be long: a list of structs, or a map of integers to integers."""
+
+    name: str  #: in Python
+    spelled: str  #: in JSON
+    is_map: bool
+
+    @property
+    def empty(self) -> Any:
+        """Return the value without items."""
+        return {} if self.is_map else []
 
 
-def lists_of(shape: type) -> tuple[tuple[str, str], ...]:
-    """Return the fields of a reply that are lists of structs: their Python names and their JSON names."""
-    found = _lists.get(shape)
+#: The fields that may be long, for each reply type seen so far.
+_fields: Final[dict[type, tuple[LongField, ...]]] = {}
+
+
+def long_fields(shape: type) -> tuple[LongField, ...]:
+    """Return the fields of a reply that may be long, in the order of the type."""
+    found = _fields.get(shape)
     if found is None:
         may_have = issubclass(shape, msgspec.Struct) and not shape.__struct_config__.omit_defaults
         info = inspect.type_info(shape) if may_have else None
         fields = info.fields if isinstance(info, inspect.StructType) else ()
-        found = _lists[shape] = tuple((each.name, each.encode_name) for each in fields if _is_list(each.type))
+        found = _fields[shape] = tuple(
+            LongField(each.name, each.encode_name, _is_map(each.type))
+            for each in fields
+            if _is_list(each.type) or _is_map(each.type)
+        )
     return found
+
+
+def without_items(reply: Any) -> Any:
+    """Return a copy of a reply in which the fields that may be long are empty."""
+    return msgspec.structs.replace(reply, **{each.name: each.empty for each in long_fields(type(reply))})
 
 
 def _is_list(kind: inspect.Type) -> bool:
     return isinstance(kind, inspect.ListType) and isinstance(kind.item_type, inspect.StructType)
 
 
+def _is_map(kind: inspect.Type) -> bool:
+    integers = (inspect.IntType, inspect.IntType)
+    return isinstance(kind, inspect.DictType) and (type(kind.key_type), type(kind.value_type)) == integers
+
+
 def is_long(reply: Any) -> bool:
-    """Return whether a reply has a list of many structs, or of structs with large payloads."""
-    for name, _ in lists_of(type(reply)):
+    """Return whether a reply has a list of many structs, or of structs with large payloads, or a map of many integers."""
+    for name, _, is_map in long_fields(type(reply)):
         items = getattr(reply, name)
         if len(items) > _FEW_ITEMS:
             return True
-        if items and type(getattr(items[0], "data", None)) is msgspec.Raw and _payload_bytes(items) > _FEW_BYTES:
+        if (
+            not is_map
+            and items
+            and type(getattr(items[0], "data", None)) is msgspec.Raw
+            and _payload_bytes(items) > _FEW_BYTES
+        ):
             return True
     return False
 
@@ -62,15 +98,18 @@ def _payload_bytes(items: Sequence[Any]) -> int:
 
 def part_steps(reply: Any) -> Steps[list[bytes]]:
     """Return the JSON of a reply in parts, made in steps."""
-    lists = [(getattr(reply, name), spelled) for name, spelled in lists_of(type(reply))]
-    bare = msgspec.structs.replace(reply, **{name: [] for name, _ in lists_of(type(reply))})
-    rest = encode(bare)
+    rest = encode(without_items(reply))
     parts: list[bytes] = []
-    for items, spelled in lists:
-        head, mark, rest = rest.partition(b'"%s":[]' % spelled.encode())
+    for field in long_fields(type(reply)):
+        items = getattr(reply, field.name)
+        head, mark, rest = rest.partition(b'"%s":%s' % (field.spelled.encode(), encode(field.empty)))
         assert mark, "the fields are in the order of the type"
         parts.append(head + mark[:-1])
         part = bytearray()
+        if field.is_map:
+            yield from _map_steps(items, part, parts)
+            rest = bytes(part) + b"}" + rest
+            continue
         for number, item in enumerate(items):
             part += b"," if number else b""
             part += encode(item)
@@ -82,3 +121,16 @@ def part_steps(reply: Any) -> Steps[list[bytes]]:
         rest = bytes(part) + b"]" + rest
     parts.append(rest)
     return parts
+
+
+def _map_steps(items: Mapping[int, int], part: bytearray, parts: list[bytes]) -> Steps[None]:
+    """Add the fields of a map to a part, in steps; full parts are added to ``parts``."""
+    left = iter(items.items())
+    while some := dict(islice(left, limits.count_rest_rows)):
+        if part or parts[-1][-1:] != b"{":
+            part += b","
+        part += encode(some)[1:-1]
+        if len(part) > PART_BYTES:
+            parts.append(bytes(part))
+            part.clear()
+        yield

@@ -133,7 +133,10 @@ class WebSocket:
         """Serve the connection until the client closes it, or the server ends it."""
         receiving: asyncio.Task[None] | None = None
         try:
-            self._transport = await self._proto.accept()
+            try:
+                self._transport = await self._proto.accept()
+            except RuntimeError:  # the client has disconnected before the end of the handshake: nothing has begun
+                return
             self.begin()
             receiving = asyncio.ensure_future(self._receive())
             await asyncio.wait({receiving, self._over}, return_when=asyncio.FIRST_COMPLETED)

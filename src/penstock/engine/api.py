@@ -14,12 +14,11 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.core.job import JobSpec
-    from penstock.core.pool_shares import Shares
+    from penstock.core.pool_shares import Shares, Slots
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.command import JobRef, Submit
     from penstock.engine.event_feed import EventFeed
     from penstock.engine.fair_share import FairShare
-    from penstock.engine.fair_turns import FairTurns
     from penstock.engine.quota_check import QuotaCheck
     from penstock.engine.signals import EngineSignals
     from penstock.engine.stats import EngineStats
@@ -167,7 +166,7 @@ class ShardApi(EngineApi, ClaimShard, Protocol):
         """Whether this server does the tasks of the shard that only one server at a time may do."""
 
     @property
-    def replays(self) -> FairTurns:
+    def replays(self) -> Slots:
         """Turns of readers of the journal, for each namespace."""
 
     @property

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 Outcome = TypeVar("Outcome")
 T = TypeVar("T")
 
+#: The tenant of commands that name no namespace, but a receipt handle or the id of a subscription: they share one line.
+BY_RECEIPT: Final = ""
+
 #: A job as clients name it: by its id, or by its custom id.
 JobRef = int | str
 
@@ -53,17 +56,15 @@ class Command(Generic[Outcome]):
     lane: ClassVar[int] = Lane.MAIN  #: where it runs while the server is busy
     grows: ClassVar[bool] = False  #: it needs more space on disk, so it is refused while the disk is full
     if_unknown: ClassVar[str] = IfUnknown.CHANGE  #: what to do if its outcome is unknown
+    urgent: ClassVar[bool] = False  #: it is about leases: it does not wait for the other commands of its namespace
     durable: bool = False  #: its answer waits for an fsync even if the server's durability would not
 
     def tenant(self) -> str | None:
-        """Return the namespace whose share of a batch it uses; None: it is in the next batch, whatever else waits.
-
-        Commands by which workers renew leases are of the second kind, so that no lease expires while they wait.
-        """
+        """Return the namespace whose share of a batch it uses; None: the server itself sends it, and it has no share."""
         return None
 
     def weight(self) -> int:
-        """Return its cost; the unit is the cost of storing one small job."""
+        """Return its cost; the unit is the cost of storing one small job. A command with a list counts what is in it."""
         return 1
 
     def needed_queues(self) -> Iterable[QueueKey]:
@@ -82,13 +83,30 @@ class Command(Generic[Outcome]):
         self.bounced_ms: int  #: steady ms when a shard first refused it because of a moved queue; else not set
 
 
+class NamespaceCommand(Command[Outcome]):
+    """Base of the commands about one namespace, which use its share."""
+
+    __slots__ = ("namespace",)
+
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+
+    def tenant(self) -> str | None:
+        """Return its namespace."""
+        return self.namespace
+
+
 class QueueCommand(Command[Outcome]):
-    """Base of the commands about one queue."""
+    """Base of the commands about one queue, which use the share of its namespace."""
 
     __slots__ = ("queue",)
 
     def __init__(self, queue: QueueKey) -> None:
         self.queue = queue
+
+    def tenant(self) -> str | None:
+        """Return the namespace of its queue."""
+        return self.queue.namespace
 
     def needed_queues(self) -> Iterable[QueueKey]:
         """Return that queue."""

@@ -81,7 +81,7 @@ class ReadyListServer(ReadyListsApi, Protocol):
         """Take over the claims at a queue once the work is committed."""
 
     def count_claimed(self, work: UnitOfWork, queue: Queue, claimed: int, /) -> None:
-        """Count jobs that were claimed from the store."""
+        """Count jobs that were claimed from the store, and that could be on a list."""
 
     async def begin_lists(self, generation: int, /) -> bool:
         """Prepare Redis for the first list of a generation; False if that fails."""

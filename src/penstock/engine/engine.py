@@ -12,13 +12,12 @@ from penstock.core import limits
 from penstock.core.durability import Durability
 from penstock.core.errors import ServerError
 from penstock.core.ids import IdSource, first_of
-from penstock.core.pool_shares import Shares
+from penstock.core.pool_shares import ALL, Shares, Slots
 from penstock.core.retention import Retention
 from penstock.engine import dispatch
 from penstock.engine.batcher import Batcher
 from penstock.engine.event_feed import EventFeed
 from penstock.engine.fair_share import FairShare
-from penstock.engine.fair_turns import FairTurns
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.claim_waiters import ClaimWaiters
 from penstock.engine.jobs.loss_alerts import LossAlerts
@@ -99,7 +98,7 @@ class Engine:
         self.claim_waiters = ClaimWaiters(self)
         self.result_waiters = ResultWaiters(self)
         self.loss_alerts = LossAlerts()
-        self.replays = FairTurns(limits.replays_max)  #: turns of readers of the journal, for each namespace
+        self.replays = Slots(limits.replays_max, ALL)  #: turns of readers of the journal, for each namespace
         self.timer = Timer(self)
         self.leads = not store.capabilities.is_shared  #: whether it does the shard's tasks for one server at a time
         self._lead_ends: Alarm | None = None

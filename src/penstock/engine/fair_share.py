@@ -149,8 +149,7 @@ class FairShare:
 
         A task that has one in progress already, such as a large command that requests a listing, does not wait for itself.
         """
-        task = asyncio.current_task()
-        if task in self._holders:
+        if self.is_large:
             yield
             return
         await self.begin_large(namespace)
@@ -158,6 +157,11 @@ class FairShare:
             yield
         finally:
             self.end_large(namespace)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the current task has a large request in progress."""
+        return asyncio.current_task() in self._holders
 
     async def begin_large(self, namespace: str) -> None:
         """Wait until a large request may continue.

@@ -85,7 +85,7 @@ async def data_of(store: Store | ShardedStore, kind: int, namespace: str, job_id
     found: bytes | None = None
     try:
         if kind == EventKind.JOB_COMPLETED:
-            found = await store.result_get(job_id)
+            found = await store.result_get(job_id, namespace=namespace)
         elif kind in (EventKind.JOB_PUSHED, EventKind.JOB_FAILED):
             stored = await store.job_get(namespace, job_id)
             found = None if stored is None else stored[1].data

@@ -293,19 +293,25 @@ class ShardedStore:
     async def finished_minutes(self, queue: Queue, state: State) -> FinishedMinutes:
         return await self._shard_with(queue).finished_minutes(queue, state)
 
-    async def result_get(self, job_id: int) -> bytes | None:
+    async def result_get(self, job_id: int, *, namespace: str = "") -> bytes | None:
         shard = await self._holder(job_id)
-        return None if shard is None else await shard.result_get(job_id)
+        return None if shard is None else await shard.result_get(job_id, namespace=namespace)
 
     async def need_list(
-        self, job_id: int, states: Sequence[Need] | None = None, limit: int = limits.list_jobs_max, offset: int = 0
+        self,
+        job_id: int,
+        states: Sequence[Need] | None = None,
+        limit: int = limits.list_jobs_max,
+        offset: int = 0,
+        *,
+        namespace: str = "",
     ) -> list[Dependency]:
         shard = await self._holder(job_id)
-        return [] if shard is None else await shard.need_list(job_id, states, limit, offset)
+        return [] if shard is None else await shard.need_list(job_id, states, limit, offset, namespace=namespace)
 
-    async def log_get(self, job_id: int) -> list[LogEntry]:
+    async def log_get(self, job_id: int, *, namespace: str = "") -> list[LogEntry]:
         shard = await self._holder(job_id)
-        return [] if shard is None else await shard.log_get(job_id)
+        return [] if shard is None else await shard.log_get(job_id, namespace=namespace)
 
     # Crons and webhooks.
 

@@ -166,3 +166,15 @@ def test_nobody_needs_what_is_not_there_in_any_queue(flow: Flow) -> None:
             f"Dependency job not found: {gone}",
         )
     assert flow.parents.refused("POST", "{q}/jobs", {"data": 1, "dependsOn": ["x"]}) == (400, "Dependency job not found: x")
+
+
+def test_the_dependencies_of_one_request_are_bounded(flow: Flow) -> None:
+    needed = flow.parents.push()
+    jobs = [{"data": 1, "dependsOn": [needed] * 1_000} for _ in range(11)]
+    status, error = flow.parents.refused("POST", "{q}/jobs/bulk", {"jobs": jobs})
+    assert (status, error.partition(",")[0]) == (400, "Too many dependencies in one request: 11000")
+    many = [{"id": str(number), "queue": flow.parents.queue, "input": {"data": {}}} for number in range(1_000)]
+    names = [str(number) for number in range(1_000)]
+    many += [{**many[0], "id": f"p{number}", "input": {"data": {}, "dependsOn": names}} for number in range(11)]
+    assert flow.tcp.refused("PUSHF", jobs=many).startswith("Too many dependencies in one request: 11000")
+    assert len(flow.parents.ok("POST", "{q}/jobs/bulk", {"jobs": jobs[:10]})["ids"]) == 10

@@ -79,6 +79,13 @@ def test_many_commands_at_once_are_all_answered(client: TcpClient) -> None:
     assert client.ok("Count", queue=client.queue)["count"] == 500
 
 
+def test_a_large_bulk_push_stores_all_its_jobs(client: TcpClient) -> None:
+    assert len(client.ok("PUSHB", queue=client.queue, jobs=[{"data": n} for n in range(1_001)])["ids"]) == 1_001
+    assert len(client.ok("PUSHB", queue=client.queue, jobs=[{"data": "x" * 7_000}] * 10)["ids"]) == 10
+    assert len(client.ok("PUSHB", queue=client.queue, jobs=[{"data": n} for n in range(10_000)])["ids"]) == 10_000
+    assert client.ok("Count", queue=client.queue)["count"] == 11_011
+
+
 def test_a_quick_command_overtakes_one_that_waits(client: TcpClient) -> None:
     client.send("PULL", queue=client.queue, timeout=30_000, reqId="slow")
     assert client.call("Ping", reqId="quick")["reqId"] == "quick"

@@ -238,6 +238,7 @@ def tiny_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tcp_frames, "_WHOLE_BYTES", -1)
     monkeypatch.setattr(tcp_frames, "_WHOLE_VALUES", -1)
     monkeypatch.setattr(tcp_frames, "_FEW_ITEMS", 0)
+    monkeypatch.setattr(tcp_frames, "_FEW_FIELDS", 0)
     monkeypatch.setattr(tcp_frames, "_PART_BYTES", 8)
     monkeypatch.setattr(msgpack_parts, "PIECE_BYTES", 4)
 

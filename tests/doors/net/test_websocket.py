@@ -75,6 +75,14 @@ def test_the_older_form_has_results_and_payloads(server: ServerProcess, api: Api
         assert "data" not in heard("completed"), "what is over 1 MiB is left out"
 
 
+def test_a_large_bulk_push_stores_all_its_jobs(server: ServerProcess, api: Api) -> None:
+    with ear(server, "queue:counts") as events:
+        for jobs in ([{"data": n} for n in range(1_001)], [{"data": "x" * 7_000}] * 10):
+            reply = events.ask("PUSHB", queue=api.queue, jobs=jobs)
+            assert reply["ok"] is True, reply
+            assert len(reply["ids"]) == len(jobs)
+
+
 def test_an_empty_token_is_no_token(server: ServerProcess, api: Api) -> None:
     first, second = api.active(), api.active()
     with ear(server, "job:pushed") as events:

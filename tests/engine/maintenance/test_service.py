@@ -18,6 +18,8 @@ from penstock.engine.engine import Engine
 from penstock.engine.jobs.settle import Ack, LeaseRef, Nack
 from penstock.engine.maintenance.dead_letter_service import DeadLetterService
 from penstock.engine.maintenance.retention import RetentionService
+from penstock.engine.maintenance.service import PeriodicService
+from penstock.engine.queues import admin
 from penstock.engine.queues.admin import Configure
 from tests.support.engines import QUEUE, ack, claim_all, fail, move, push, push_many, state
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import ManualClock
     from penstock.core.job import JobRecord
+    from penstock.core.queue import Queue, QueueKey
     from penstock.store.sqlite import SqliteStore
 
 pytestmark = pytest.mark.anyio
@@ -81,6 +84,29 @@ async def test_old_completed_jobs_are_forgotten(engine: Engine, clock: ManualClo
     await RetentionService(engine).run_once()
     assert engine.store.totals() == StateCounts(completed=1)
     assert await state(engine, young) is State.COMPLETED
+
+
+@pytest.mark.parametrize("service", [RetentionService, DeadLetterService])
+async def test_a_queue_that_is_obliterated_during_a_round_does_not_stop_it(
+    engine: Engine, service: type[PeriodicService], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = [QUEUE._replace(name=name) for name in ("first", "gone", "last")]
+    for queue in queues:
+        await push_many(engine, 2, queue=queue, max_attempts=1)
+        done, broken = await claim_all(engine, queue=queue)
+        await ack(engine, done, b"1")
+        await fail(engine, broken)
+    trimmed: list[QueueKey] = []
+
+    async def forget(_self: PeriodicService, queue: Queue, _state: State, **_limits: int | None) -> None:
+        if queue.key not in trimmed:
+            trimmed.append(queue.key)
+        if engine.store.queue_find(queues[1]) is not None:
+            await admin.obliterate(engine, queues[1])
+
+    monkeypatch.setattr(PeriodicService, "forget", forget)
+    await service(engine).run_once()
+    assert trimmed == [queues[0], queues[2]]
 
 
 async def test_the_old_journal_is_forgotten(engine: Engine, clock: ManualClock) -> None:

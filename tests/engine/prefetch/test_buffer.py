@@ -14,10 +14,11 @@ import pytest
 
 from penstock.core import limits
 from penstock.core.clock import SystemClock
-from penstock.core.errors import QueueFull, StorageFailed, StoreIncompatible, StoreLocked, TooMany
+from penstock.core.errors import NamespaceLimit, QueueFull, StorageFailed, StoreIncompatible, StoreLocked, TooMany
 from penstock.core.events import EventKind
 from penstock.core.job import JobSpec
 from penstock.core.lifecycle import State
+from penstock.core.pool_shares import Shares
 from penstock.engine.buffer.commands import StoreRecords
 from penstock.engine.buffer.enqueue_buffer import EnqueueBuffer
 from penstock.engine.engine import Engine
@@ -34,11 +35,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.core.job import JobRecord
+    from penstock.core.queue import QueueKey
     from tests.support.redis import OwnRedis
 
 pytestmark = pytest.mark.anyio
 
 ID = "0" * 36
+OTHERS = QUEUE._replace(namespace="others")
 
 
 @asynccontextmanager
@@ -51,9 +54,7 @@ async def engine_on(url: str, redis: str, data: Path) -> AsyncIterator[Engine]:
     engine = Engine(store, store.clock, buffer=lambda engine: EnqueueBuffer(engine, data, lambda: store.identity, copies))
     await buffer_of(engine).open()
     engine.start()
-    await engine.run(
-        Configure(QUEUE, EventKind.CONFIG_MODE_CHANGED, lambda settings: msgspec.structs.replace(settings, buffered=True))
-    )
+    await buffer_queue(engine, QUEUE)
     try:
         yield engine
     finally:
@@ -71,6 +72,13 @@ def copies_of(engine: Engine) -> BufferCopies:
     copies = buffer_of(engine).copies
     assert copies is not None
     return copies
+
+
+async def buffer_queue(engine: Engine, queue: QueueKey) -> None:
+    """Put a queue in buffered mode."""
+    await engine.run(
+        Configure(queue, EventKind.CONFIG_MODE_CHANGED, lambda settings: msgspec.structs.replace(settings, buffered=True))
+    )
 
 
 async def flushed(engine: Engine) -> None:
@@ -268,6 +276,80 @@ async def test_a_full_buffer_says_so(shard: str, redis: OwnRedis, tmp_path: Path
             await push_many(engine, 2)
 
 
+async def test_a_namespace_with_its_share_of_the_buffer_leaves_room_for_others(
+    shard: str, redis: OwnRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with engine_on(shard, redis.url, tmp_path) as engine:
+        await buffer_queue(engine, OTHERS)
+        engine.limit_namespaces(Shares(lambda: True))
+        with monkeypatch.context() as patch:
+            hold_back(engine, patch)
+            patch.setattr(limits, "buffer_jobs_max", 10)
+            await push_many(engine, 5)
+            with pytest.raises(NamespaceLimit, match="buffered jobs"):
+                await push(engine)
+            await push_many(engine, 2, queue=OTHERS)
+            patch.setattr(limits, "buffer_jobs_max", 100)
+            patch.setattr(limits, "buffer_bytes_max", 4_000)
+            await push(engine, data=b"1" * 1_500)
+            with pytest.raises(NamespaceLimit, match="buffered bytes"):
+                await push(engine)
+            await push(engine, queue=OTHERS)
+
+
+async def test_pushes_in_bulk_of_a_namespace_are_not_stored_before_those_of_others(
+    shard: str, redis: OwnRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with engine_on(shard, redis.url, tmp_path) as engine:
+        await buffer_queue(engine, OTHERS)
+        engine.fair_share.shared = True
+        with monkeypatch.context() as patch:
+            hold_back(engine, patch)
+            many = [asyncio.ensure_future(push_many(engine, 100)) for _ in range(40)]
+            await asyncio.wait(many, return_when=asyncio.FIRST_COMPLETED)
+            await push(engine, queue=OTHERS)
+            assert buffer_of(engine).jobs <= limits.buffer_ahead_weight + 100 + 1
+            assert not all(each.done() for each in many)
+            many[-1].cancel()
+        buffer_of(engine).flush()
+        pushed = [job.id for jobs in await asyncio.gather(*many[:-1]) for job in jobs]
+        await flushed(engine)
+        taken = [job.id for job in await claim_all(engine)]
+        assert taken == pushed[: len(taken)]
+
+
+async def test_bulk_pushes_do_not_wait_for_a_database_that_fails(shard: str, redis: OwnRedis, tmp_path: Path) -> None:
+    async with engine_on(shard, redis.url, tmp_path) as engine:
+        assert isinstance(engine.store, PostgresStore)
+        engine.fair_share.shared = True
+        await push(engine)
+        await flushed(engine)
+        engine.store.lost(StorageFailed("a test"))
+        await asyncio.gather(*(push_many(engine, 100) for _ in range(20)))
+        await flushed(engine)
+
+
+async def test_one_transaction_stores_no_more_of_the_log_than_a_batch_may_have(
+    shard: str, redis: OwnRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with engine_on(shard, redis.url, tmp_path) as engine:
+        buffer, weights = buffer_of(engine), []
+        store = buffer._store
+
+        async def weigh(log_number: int, records: list[LogRecord], *, cost: int = 1, is_all: bool = False) -> int:
+            weights.append((StoreRecords(log_number, records, cost=cost).weight(), len(records)))
+            return await store(log_number, records, cost=cost, is_all=is_all)
+
+        with monkeypatch.context() as patch:
+            hold_back(engine, patch)
+            await asyncio.gather(*(push_many(engine, 1_000) for _ in range(10)))
+        monkeypatch.setattr(buffer, "_store", weigh)
+        buffer.flush()
+        await flushed(engine)
+        assert sum(weight for weight, _ in weights) >= 10_000
+        assert all(weight <= limits.batch_weight_max for weight, _ in weights)
+
+
 def push_within(engine: Engine, room: int, count: int = 1, **options: Any) -> asyncio.Future[list[JobRecord]]:
     """Push to a queue that may hold so many jobs, as the messages door does."""
     return engine.run(Push(QUEUE, [JobSpec(b"1", **options)] * count, room=room))
@@ -350,6 +432,28 @@ async def test_without_redis_the_log_is_enough(shard: str, redis: OwnRedis, tmp_
         pushed = await push_many(engine, 10)
         await flushed(engine)
         assert [job.id for job in await claim_all(engine)] == [job.id for job in pushed]
+
+
+async def test_a_redis_without_memory_does_not_show_a_server_as_gone(shard: str, redis: OwnRedis, tmp_path: Path) -> None:
+    async with engine_on(shard, redis.url, tmp_path) as engine:
+        await push(engine)
+        await flushed(engine)
+        log_number = log_of(engine).number
+        redis.client().config_set("maxmemory", "1")
+        await buffer_of(engine).show_life()
+        (owner,) = redis.client().keys(f"penstock:*:owner:{log_number}")
+        redis.client().pexpire(owner, 5_000)
+        await buffer_of(engine).show_life()
+        assert redis.client().pttl(owner) > 5_000
+        pushed = await push_many(engine, 10)
+        await flushed(engine)
+        assert [job.id for job in await claim_all(engine)][1:] == [job.id for job in pushed]
+
+
+def log_of(engine: Engine) -> EnqueueLog:
+    wal = buffer_of(engine).enqueue_log
+    assert wal is not None
+    return wal
 
 
 async def test_when_the_log_cannot_be_written_pushes_are_stored_directly(

@@ -23,10 +23,10 @@ from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.core.time_slices import in_slices
 from penstock.doors.http.errors import CODE_HEADER, body_of, headers_of, status_of
 from penstock.doors.http.field_check import WARNING_HEADER
-from penstock.doors.http.request import Bodies, Request, head_bytes
+from penstock.doors.http.request import Bodies, Request, check_repeats, head_bytes
 from penstock.doors.http.route import JSON, PLAIN, File, Plain, Route, Stream
 from penstock.doors.http.router import Router
-from penstock.doors.json_parts import is_long, lists_of, part_steps
+from penstock.doors.json_parts import is_long, long_fields, part_steps
 from penstock.doors.net.raw_sockets import connection_key
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class HttpApp:
         answers: UnreadAnswers | None = None,
     ) -> None:
         self._router = Router(routes)
-        replies = {each for route in routes for each in route.replies if lists_of(each)}
+        replies = {each for route in routes for each in route.replies if long_fields(each)}
         self._may_be_long = frozenset((Stream, File, *replies))  #: types of answers that are not always sent in one step
         self._probes = frozenset(route.path for route in routes if route.probe)
         self._authenticator = authenticator
@@ -166,6 +166,7 @@ class HttpApp:
             try:
                 method = scope.method
                 self._origins.check(scope, request.headers)
+                check_repeats(request.headers)
                 if method == "OPTIONS":
                     proto.response_empty(204, heads.preflight)
                     return
@@ -321,6 +322,7 @@ class HttpApp:
                 await self._refuse(scope, proto, RouteNotFound())
                 return
             self._origins.check_handshake(scope)
+            check_repeats(scope.headers)
             self._check_handshake(scope)
             await self._websocket(scope, proto, self.client_of(scope))
         except ServerError as error:

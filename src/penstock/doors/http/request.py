@@ -112,7 +112,13 @@ class ApiRequest(Protocol):
         """Add a warning to the answer."""
 
     async def body(self) -> bytes:
-        """Return the whole body."""
+        """Return the whole body. One above ``limits.small_body_bytes`` makes the request a large one."""
+
+    async def become_large(self) -> None:
+        """Count the request as a large one of its namespace from now on, until it is answered.
+
+        Waits while the namespace has the maximum number of them in progress (``limits.share_large_requests``).
+        """
 
     async def disconnected(self) -> None:
         """Return when the client has disconnected."""
@@ -127,6 +133,26 @@ def head_bytes(scope: Scope) -> int:
     for name, value in scope.headers.items():
         size += len(name) + len(value) + _FIELD_BYTES
     return min(size, limits.answer_counted_bytes)
+
+
+#: Headers that a request may have once. Of two values, a proxy might check the one that this server does not use.
+_SINGLE: Final = ("x-namespace", "authorization", "authorisation", "x-api-key", "idempotency-key")
+
+
+def check_repeats(headers: Any) -> None:
+    """Raise InvalidInput if a header that a request may have once is repeated, or a body has a coding besides chunks.
+
+    A body with Content-Length and Transfer-Encoding cannot be refused here: the HTTP server removes Content-Length.
+    """
+    if len(headers.get_all("host")) > 1:
+        raise InvalidInput("The header Host is sent more than once. Send it once.")
+    for name in _SINGLE:
+        if name in headers and len(headers.get_all(name)) > 1:
+            raise InvalidInput(f"The header {name.title()} is sent more than once. Send it once.")
+    if "transfer-encoding" in headers:
+        codings = headers.get_all("transfer-encoding")
+        if len(codings) != 1 or codings[0].lower() != "chunked":
+            raise InvalidInput("Transfer-Encoding must be chunked, and sent once. Send the body without another coding.")
 
 
 #: Size of a frame header, and of a field beyond its name and value.
@@ -367,7 +393,6 @@ class Request:
         await self._bodies.fair_share.give_way()
 
     async def become_large(self) -> None:
-        """Count this request as a large one of its namespace from now on, because of what the body requests."""
         if not self.has_turn:
             await self._begin_large()
 

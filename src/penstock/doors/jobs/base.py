@@ -108,6 +108,12 @@ class JobsDoor:
                 views += [view(job, payload) for job, payload in found[start : start + limits.view_slice_jobs]]
             return views
 
+    async def counted(self, queue: Queue, count: Callable[[Queue], Awaitable[T]]) -> T:
+        """Count over many jobs of a queue: one count of a namespace at a time while other namespaces are active."""
+        async with self.engine.fair_share.large(queue.key.namespace):
+            await self.engine.fair_share.give_way()
+            return await count(queue)
+
     # Commands.
 
     async def move(

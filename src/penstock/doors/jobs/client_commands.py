@@ -39,7 +39,9 @@ def client_job_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
 
     async def get(call: CommandCall, id: str) -> c.FullJobReply:
         job, payload = await jobs.job(call, id)
-        result = await jobs.store.result_get(job.id) if job.state == State.COMPLETED else None
+        result = (
+            await jobs.store.result_get(job.id, namespace=call.session.namespace) if job.state == State.COMPLETED else None
+        )
         return c.FullJobReply(job=full_job_view(job, payload, jobs.store.queue_of(job).key.name, result))
 
     async def get_state(call: CommandCall, id: str) -> replies.StateReply:
@@ -77,7 +79,7 @@ def client_queue_commands(queues: QueueHandlers) -> dict[str, CommandEntry]:
         page = Page(found, chosen.states, query.limit, query.offset, chosen.prioritized, not query.asc)
         listed = await queues.listed(page, lambda job, body: (job, body))
         done = [job.id for job, _ in listed if job.state == State.COMPLETED]
-        results = await queues.engine.of(found.key).store.result_list(done) if done else {}
+        results = await queues.engine.of(found.key).store.result_list(done, namespace=found.key.namespace) if done else {}
         return c.FullJobsReply(jobs=await in_slices(_views(listed, queue, results)))
 
     return {

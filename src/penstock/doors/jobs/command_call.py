@@ -14,16 +14,23 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from penstock.access.identity import Right
+from penstock.core import limits
 from penstock.core.errors import InvalidInput
 from penstock.doors.net.loop_share import LoopShare
 from penstock.doors.permissions import command_right
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import Concatenate
+
     from penstock.access.identity import Identity
     from penstock.doors.http.body import BodyReader
-    from penstock.doors.http.route import Handler
     from penstock.doors.jobs.session import JobsSession
     from penstock.engine.api import EngineApi
+    from penstock.engine.fair_share import FairShare
+
+    #: Takes a call and its parameters. A handler for HTTP requests only, which needs more than a call has, is none.
+    CommandHandler = Callable[Concatenate["CommandCall", ...], Awaitable[Any]]
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
@@ -79,14 +86,19 @@ def _is_json(text: bytes) -> bool:
 
 
 class CommandCall:
-    """One command of a session. Its fields are what a request has in its path, query and body."""
+    """One command of a session. Its fields are what a request has in its path, query and body.
 
-    __slots__ = ("message", "session")
+    ``fair_share`` lets large commands continue. ``free`` follows when the command is answered, in the same task.
+    """
+
+    __slots__ = ("_fair_share", "_large_of", "message", "session")
     warns = False  #: clients send additional fields in each command, and a reply has no headers
 
-    def __init__(self, session: JobsSession, message: Mapping[str, Any]) -> None:
+    def __init__(self, session: JobsSession, message: Mapping[str, Any], fair_share: FairShare) -> None:
         self.session = session
         self.message = message
+        self._fair_share = fair_share
+        self._large_of: str | None = None  #: the namespace whose large requests include this command
 
     def header(self, name: str, default: str | None = None) -> str | None:
         """Return a field as a header: the namespace, and nothing else."""
@@ -102,11 +114,28 @@ class CommandCall:
     async def body(self) -> bytes:
         """Return the fields as JSON."""
         if type(self.message) is TextMessage:
-            return self.message.text
-        try:
-            return _encode(self.message)
-        except (TypeError, ValueError, OverflowError, RecursionError):
-            raise InvalidInput("Invalid command format") from None
+            body = self.message.text
+        else:
+            try:
+                body = _encode(self.message)
+            except (TypeError, ValueError, OverflowError, RecursionError):
+                raise InvalidInput("Invalid command format") from None
+        if len(body) > limits.small_body_bytes:
+            await self.become_large()
+        return body
+
+    async def become_large(self) -> None:
+        if self._large_of is None and not self._fair_share.is_large:
+            namespace = self.session.tenant
+            await self._fair_share.begin_large(namespace)
+            self._large_of = namespace
+            await self._fair_share.give_way()
+
+    def free(self) -> None:
+        """Let the next large request of the namespace continue."""
+        if self._large_of is not None:
+            self._fair_share.end_large(self._large_of)
+            self._large_of = None
 
     def query(self) -> dict[str, str]:
         """Return the fields as the parameters of a query string; a list is written with commas."""
@@ -142,7 +171,7 @@ def _text(value: object) -> str:
 class CommandEntry(NamedTuple):
     """One command. ``handler`` takes the call and its parameters, as the handler of a route does."""
 
-    handler: Handler
+    handler: CommandHandler
     shape: BodyReader[Any] | None = None  #: its optional and required fields, in addition to ``params``
     params: Mapping[str, str] = {}  #: the field for each parameter of the handler
     public: bool = False  #: may be used before the client has shown a token

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
@@ -72,11 +73,14 @@ class DeadLetters:
         listing: BoundedList[JobRecord] = BoundedList(
             "These dead jobs, each listed twice, are", "Request fewer with count or limit"
         )
-        for job in await _filtered(self.queues, found, query.filter or c.DeadFilter(), most):
+        for job in await self._filtered(found, query.filter or c.DeadFilter(), most):
             listing.add(job, 2 * job.size)
         chosen = listing.items
         store = self.queues.engine.of(found.key).store
-        bodies = {job.id: (job, body) for job, body in await store.job_fetch([job.id for job in chosen])}
+        bodies = {
+            job.id: (job, body)
+            for job, body in await store.job_fetch([job.id for job in chosen], namespace=found.key.namespace)
+        }
         rule = found.settings.dlq
         found_again = [bodies[job.id] for job in chosen if job.id in bodies]
         entries = await in_slices(_entries(found_again, queue, rule))
@@ -93,11 +97,19 @@ class DeadLetters:
         found = self.queues.queue(req, queue)
         now_ms = self.queues.engine.clock.now_ms()
         counted = c.DeadStats(0, dict.fromkeys(REASONS, 0), {queue: 0}, 0, 0, None, None)
-        if found is not None:
-            async for heads in _dead(self.queues, found):
+
+        async def count(dead_of: Queue) -> None:
+            async for heads in _dead(self.queues, dead_of):
                 for job in heads:
-                    _count(counted, job, queue, found.settings.dlq, now_ms)
+                    _count(counted, job, queue, dead_of.settings.dlq, now_ms)
+
+        if found is not None:
+            await self.queues.counted(found, count)
         return counted
+
+    async def _filtered(self, queue: Queue, wanted: c.DeadFilter, most: int) -> list[JobRecord]:
+        """Return the dead jobs of a queue that match a filter. All of them are read, as for a count."""
+        return await self.queues.counted(queue, partial(_filtered, self.queues, wanted=wanted, most=most))
 
     def routes(self) -> list[Route]:
         """Return the routes that HTTP also has."""
@@ -122,7 +134,7 @@ class DeadLetters:
         found = self.queues.queue(call, queue)
         if found is None:
             return replies.CountReply(count=0)
-        chosen = await _filtered(self.queues, found, wanted, limits.offset_max)
+        chosen = await self._filtered(found, wanted, limits.offset_max)
         count = await admin.revive_some(self.queues.engine, found.key, [job.id for job in chosen])
         return replies.CountReply(count=count)
 
@@ -132,8 +144,9 @@ async def _dead(queues: QueueHandlers, queue: Queue) -> AsyncIterator[Sequence[J
     engine = queues.engine.of(queue.key)
     place, up_to = Place(0, 0), engine.highest_id()
     while page := await engine.store.job_select(Selection(queue, State.DEAD, limits.slice_jobs_max, up_to, after=place)):
-        yield await engine.store.head_list([each.id for each in page])
+        yield await engine.store.head_list([each.id for each in page], namespace=queue.key.namespace)
         place = page[-1]
+        await queues.engine.fair_share.give_way()
 
 
 async def _filtered(queues: QueueHandlers, queue: Queue, wanted: c.DeadFilter, most: int) -> list[JobRecord]:

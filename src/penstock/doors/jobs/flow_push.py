@@ -20,6 +20,7 @@ from penstock.doors.jobs.job_handlers import CANNOT_UPDATE, DATA
 from penstock.doors.jobs.mapping import job_ref, job_view, new_job, take_payload
 from penstock.doors.jobs.wire import fields, replies, requests
 from penstock.engine.jobs.flow_push import PushFlow
+from penstock.engine.jobs.push import check_needs
 from penstock.engine.jobs.update import EditData
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def flow_push_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
         body = await FLOW.take(await call.body())
         order = _check(body.jobs)
         new = {job.id: _new_job(job) for job in body.jobs}
+        check_needs(new.values())
         items = [(QueueKey(call.session.namespace, job.queue), new[job.id]) for job in order]
         answers = await jobs.engine.run(PushFlow(items)) if items else []
         stored = {job.id: answer for job, (answer,) in zip(order, answers, strict=True)}

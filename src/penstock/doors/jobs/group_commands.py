@@ -92,7 +92,10 @@ class GroupCommands:
 
     async def _count(self, call: CommandCall, queue: str, state: State, group: str | None) -> DataReply:
         found = self._queues.queue(call, queue)
-        return DataReply(data={"count": 0 if found is None else await self._queues.store.group_count(found, state, group)})
+        if found is None:
+            return DataReply(data={"count": 0})
+        count = await self._queues.counted(found, partial(self._queues.store.group_count, state=state, group=group))
+        return DataReply(data={"count": count})
 
     async def waiting(self, call: CommandCall, queue: str) -> DataReply:
         """Count the waiting jobs of a group."""

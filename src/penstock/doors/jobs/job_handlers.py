@@ -30,14 +30,14 @@ from penstock.doors.jobs.mapping import (
 )
 from penstock.doors.jobs.wire import replies, requests
 from penstock.engine.jobs.claim import Claim
-from penstock.engine.jobs.push import Push
+from penstock.engine.jobs.push import Push, check_needs
 from penstock.engine.jobs.settle import Ack, Nack, Release, Renew, ReportProgress
 from penstock.engine.jobs.update import AddLog, ClearLog, EditData
 
 if TYPE_CHECKING:
     from penstock.core.job import JobRecord, JobSpec
     from penstock.core.time_slices import Steps
-    from penstock.doors.http.request import ApiRequest, Request
+    from penstock.doors.http.request import ApiRequest
     from penstock.engine.api import EngineApi
 
 
@@ -147,7 +147,7 @@ class JobHandlers(JobsDoor):
         (job,) = await self.engine.run(Push(key, (new,)))
         return replies.IdReply(id=job.custom_id or ids.to_uuid(job.id))
 
-    async def push_bulk(self, req: Request, queue: str) -> replies.IdsReply:
+    async def push_bulk(self, req: ApiRequest, queue: str) -> replies.IdsReply:
         key = self.queue_key(req, queue)
         text = await req.body()
         body = BULK_CHECK.sound(text) if req.warns else BULK.sound(text)
@@ -160,6 +160,7 @@ class JobHandlers(JobsDoor):
             await req.become_large()
             new = await in_slices(_new_jobs(body.jobs))
             await self.engine.fair_share.give_way()
+        check_needs(new)
         pushed = await self.engine.run(Push(key, new))
         return replies.IdsReply(ids=[job.custom_id or ids.to_uuid(job.id) for job in pushed])  # ``job_name``, inlined
 
@@ -301,7 +302,7 @@ class JobHandlers(JobsDoor):
 
     async def get_result(self, req: ApiRequest, id: str) -> replies.ResultReply | replies.NoResultReply:
         found = await self.store.job_get(self.namespace(req), job_ref(id))
-        result = None if found is None else await self.store.result_get(found[0].id)
+        result = None if found is None else await self.store.result_get(found[0].id, namespace=self.namespace(req))
         return replies.NoResultReply(id=id) if result is None else replies.ResultReply(id=id, result=Raw(result))
 
     async def get_progress(self, req: ApiRequest, id: str) -> replies.ProgressReply:
@@ -323,7 +324,7 @@ class JobHandlers(JobsDoor):
     async def child_values(self, req: ApiRequest, job: JobRecord, *states: Need) -> dict[str, Raw]:
         """Return the results of the jobs that a job depends on or, if they did not complete, why they failed."""
         page = CHILDREN.parse_query(req)
-        needs = await self.store.need_list(job.id, states, page.limit, page.offset)
+        needs = await self.store.need_list(job.id, states, page.limit, page.offset, namespace=self.namespace(req))
         return {
             each.name: Raw(each.result or b"null") if each.state is Need.DONE else Raw(msgspec.json.encode(each.error))
             for each in needs
@@ -372,7 +373,10 @@ class JobHandlers(JobsDoor):
 
     async def get_logs(self, req: ApiRequest, id: str) -> replies.LogsReply:
         job, _ = await self.job(req, id)
-        lines = [replies.LogEntryReply(entry.at, entry.level, entry.message) for entry in await self.store.log_get(job.id)]
+        lines = [
+            replies.LogEntryReply(entry.at, entry.level, entry.message)
+            for entry in await self.store.log_get(job.id, namespace=self.namespace(req))
+        ]
         return replies.LogsReply(data=replies.LogData(lines, len(lines)))
 
     async def add_log(self, req: ApiRequest, id: str) -> replies.AddedReply:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -67,7 +68,11 @@ def metric_commands(ops: OpsHandlers, queues: QueueHandlers) -> dict[str, Comman
         if state is None:
             raise InvalidInput("Metrics type must be 'completed' or 'failed'")
         found = queues.queue(call, key.name)
-        ended = FinishedMinutes() if found is None else await queues.store.finished_minutes(found, state)
+        ended = (
+            FinishedMinutes()
+            if found is None
+            else await queues.counted(found, partial(queues.store.finished_minutes, state=state))
+        )
         per_minute = ended.per_minute(limits.metric_minutes_max)
         meta = MetricsMeta(ended.total, ended.last_at, per_minute[0] if per_minute else 0)
         end = None if asked.end == -1 else asked.end + 1

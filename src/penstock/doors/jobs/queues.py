@@ -81,7 +81,7 @@ class QueueHandlers(JobsDoor):
     async def counts(self, req: ApiRequest, queue: str) -> replies.CountsReply:
         counts = self._counts(req, queue)
         found = self.queue(req, queue)
-        prioritized = 0 if found is None or not counts.waiting else await self.store.prioritized_count(found)
+        prioritized = 0 if found is None or not counts.waiting else await self.counted(found, self.store.prioritized_count)
         paused = found is not None and found.settings.paused
         return replies.CountsReply(counts=counts_view(counts, min(prioritized, counts.waiting), paused=paused))
 
@@ -97,8 +97,8 @@ class QueueHandlers(JobsDoor):
 
     async def priority_counts(self, req: ApiRequest, queue: str) -> replies.PriorityCountsReply:
         found = self.queue(req, queue)
-        counts = {} if found is None else await self.store.priority_counts(found)
-        return replies.PriorityCountsReply(queue=queue, counts={str(priority): count for priority, count in counts.items()})
+        counts = {} if found is None else await self.counted(found, self.store.priority_counts)
+        return replies.PriorityCountsReply(queue=queue, counts=counts)
 
     async def paused(self, req: ApiRequest, queue: str) -> replies.PausedReply:
         return replies.PausedReply(paused=self._settings(req, queue).paused)

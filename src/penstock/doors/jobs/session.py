@@ -23,7 +23,7 @@ from penstock.doors.jobs import json_to_msgpack
 from penstock.doors.jobs.command_call import CommandCall
 from penstock.doors.jobs.mapping import job_ref, token_value
 from penstock.doors.jobs.wire import replies
-from penstock.doors.json_parts import is_long, lists_of, part_steps
+from penstock.doors.json_parts import is_long, long_fields, part_steps, without_items
 from penstock.engine.jobs.settle import LeaseRef, Release
 
 if TYPE_CHECKING:
@@ -217,13 +217,20 @@ class JobsSession:
         if self._fair_share.shared and not entry.public:
             self._fair_share.enter(self.tenant)
             try:
-                reply = await entry(CommandCall(self, message))
+                reply = await self._run(entry, message)
             finally:
                 self._fair_share.leave()
         else:
-            reply = await entry(CommandCall(self, message))
+            reply = await self._run(entry, message)
         self._keep_track(entry, message, reply)
         return reply if is_long(reply) else _encode(reply)
+
+    async def _run(self, entry: CommandEntry, message: Mapping[str, Any]) -> Any:
+        call = CommandCall(self, message, self._fair_share)
+        try:
+            return await entry(call)
+        finally:
+            call.free()
 
     def _keep_track(self, entry: CommandEntry, message: Mapping[str, Any], reply: object) -> None:
         """Record which jobs the client holds. If there are very many, the oldest are dropped: their leases expire."""
@@ -259,9 +266,14 @@ def _request_id(message: object) -> dict[str, Any]:
 
 def _plain_steps(reply: Any) -> Steps[dict[str, Any]]:
     """Convert a long reply to plain values, in steps."""
-    lists = lists_of(type(reply))
-    plain: dict[str, Any] = json_to_msgpack.plain(_encode(msgspec.structs.replace(reply, **{name: [] for name, _ in lists})))
-    for name, spelled in lists:
+    plain: dict[str, Any] = json_to_msgpack.plain(_encode(without_items(reply)))
+    for name, spelled, is_map in long_fields(type(reply)):
+        if is_map:
+            for number, (key, value) in enumerate(getattr(reply, name).items()):
+                plain[spelled][str(key)] = value
+                if not number % limits.count_rest_rows:
+                    yield
+            continue
         for item in getattr(reply, name):
             plain[spelled].append((yield from json_to_msgpack.plain_steps(_encode(item))))
             yield

@@ -302,6 +302,10 @@ def _pack_map(fields: dict[str, Any], part: bytearray, parts: list[bytes], level
             yield from _pack_map(value, part, parts, levels - 1)
         else:
             part += packed(value)
+            if len(part) > _PART_BYTES:
+                parts.append(bytes(part))
+                part.clear()
+                yield
 
 
 def packed(value: Any) -> bytes:
@@ -322,15 +326,19 @@ def container_head(count: int, fixed: int, sized: int) -> bytes:
 _PART_BYTES: Final = 262_144
 #: Lists that are no longer than this are encoded in one step.
 _FEW_ITEMS: Final = 16
+#: Likewise, maps.
+_FEW_FIELDS: Final = 2_000
 
 
 def is_long(reply: dict[str, Any]) -> bool:
-    """Return whether a reply has a long list, or may have one a level below."""
+    """Return whether a reply has a long list or a long map, or may have a long list a level below."""
     for value in reply.values():
         if type(value) is list:
             if len(value) > _FEW_ITEMS:
                 return True
-        elif type(value) is dict and any(type(each) is list and len(each) > _FEW_ITEMS for each in value.values()):
+        elif type(value) is dict and (
+            len(value) > _FEW_FIELDS or any(type(each) is list and len(each) > _FEW_ITEMS for each in value.values())
+        ):
             return True
     return False
 

@@ -54,15 +54,15 @@ class BufferCapacity:
         self._undecided[key] = self._undecided.get(key, 0) + count
         try:
             if self._buffer.depth(key):
-                await self._stored(self._buffer.last_number)
+                await self.stored(self._buffer.last_number)
             return await submit(push)
         finally:
             self._undecided[key] -= count
             if not self._undecided[key]:
                 del self._undecided[key]
 
-    async def _stored(self, number: int) -> None:
-        """Wait until a record of the log, and all earlier ones, are stored."""
+    async def stored(self, number: int) -> None:
+        """Wait until a record of the log, and all earlier ones, are stored. Raises StorageFailed, StorageFull, ShuttingDown."""
         self._store.check_writable(grows=True)
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((number, waiting))

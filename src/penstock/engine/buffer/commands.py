@@ -38,18 +38,24 @@ decode: Final = msgspec.msgpack.Decoder(list[BufferedPush]).decode
 class StoreRecords(Command[int]):
     """Store those records of a log that are not stored yet. Answers the number up to which the log is stored.
 
-    ``is_all``: everything before the first of these records was stored once, as the owner of the log has recorded. If the
-    database has less, because it was restored from a backup, there is nothing to wait for.
+    ``cost``: the weight of the records. ``is_all``: everything before the first of these records was stored once, as the
+    owner of the log has recorded. If the database has less, because it was restored from a backup, there is nothing to wait
+    for.
     """
 
-    __slots__ = ("is_all", "log_number", "records")
+    __slots__ = ("cost", "is_all", "log_number", "records")
 
     grows = True
 
-    def __init__(self, log_number: int, records: Sequence[LogRecord], *, is_all: bool = False) -> None:
+    def __init__(self, log_number: int, records: Sequence[LogRecord], *, cost: int = 1, is_all: bool = False) -> None:
         self.log_number = log_number
         self.records = records
+        self.cost = cost
         self.is_all = is_all
+
+    def weight(self) -> int:
+        """Return the weight of the records."""
+        return self.cost
 
 
 class StoreOwnRecords(Command[None]):
@@ -66,6 +72,10 @@ class StoreOwnRecords(Command[None]):
         self.log_number = log_number
         self.number = number
         self.promises = promises
+
+    def weight(self) -> int:
+        """Return the number of its jobs."""
+        return sum(len(promise.jobs) for promise in self.promises)
 
 
 def _logs_of(work: UnitOfWork) -> BufferLogs:

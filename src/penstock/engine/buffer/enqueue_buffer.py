@@ -27,6 +27,7 @@ from penstock.core.breaker import Breaker
 from penstock.core.errors import FastPathFailed, ServerError, ShuttingDown, StorageFailed, StorageFull, TooMany
 from penstock.core.job import JobFlag, JobSpec
 from penstock.core.queue import QueueKey
+from penstock.engine.buffer.backlogs import Backlogs, BufferedRecord
 from penstock.engine.buffer.capacity import BufferCapacity
 from penstock.engine.buffer.commands import BufferedPush, StoreOwnRecords, StoreRecords, decode, encode
 from penstock.engine.jobs.build import build
@@ -76,11 +77,12 @@ class EnqueueBuffer:
         self.enqueue_log: EnqueueLog | None = None  #: the log, when it is open
         self.copies = copies
         self.route: Callable[[QueueKey], EngineContext] = lambda _queue: engine  #: returns the engine that has a queue now
-        self._unstored: deque[tuple[LogRecord, dict[QueueKey, int]]] = deque()
+        self._unstored: deque[tuple[LogRecord, BufferedRecord]] = deque()
         self._bytes = 0
         self._depths: dict[QueueKey, int] = {}
         self.jobs = 0  #: answered and not stored
         self._capacity = BufferCapacity(self, engine.store)
+        self._backlogs = Backlogs(engine, self._capacity)
         self.breaker = Breaker(engine.clock, failures=FAILURES, rest_ms=REST_MS)
         self.flusher = Flusher(self, engine)
         self._flushing: asyncio.Task[None] | None = None
@@ -120,11 +122,8 @@ class EnqueueBuffer:
             return
         for record in left:
             if record.number > stored:
-                counts: dict[QueueKey, int] = {}
-                for promise in decode(record.body):
-                    self._count(counts, QueueKey(promise.namespace, promise.queue), len(promise.jobs))
-                self._bytes += len(record.body)
-                self._unstored.append((record, counts))
+                promises = decode(record.body)
+                self._keep(record, [(QueueKey(each.namespace, each.queue), len(each.jobs)) for each in promises])
         self.enqueue_log = enqueue_log
         self.flush()
 
@@ -176,9 +175,19 @@ class EnqueueBuffer:
                 return following(command)
             if not self.takes(parts):
                 return following(command)
-            return asyncio.ensure_future(self._promise_or_store(command, parts, following))
+            return asyncio.ensure_future(self._push_in_turn(command, parts, following))
 
         return buffered
+
+    async def _push_in_turn(
+        self,
+        command: Push | PushAcross,
+        parts: Sequence[tuple[QueueKey, Sequence[JobSpec]]],
+        following: Submit,
+    ) -> Any:
+        if await self._turn(parts):
+            return await self._promise_or_store(command, parts, following)
+        return await following(command)
 
     async def _promise_or_store(
         self,
@@ -201,13 +210,22 @@ class EnqueueBuffer:
 
     async def _push_within_room(self, push: Push, following: Submit) -> Any:
         parts = ((push.queue, push.jobs),)
-        if self.takes(parts) and self._capacity.has_room(push):
+        if self.takes(parts) and await self._turn(parts) and self._capacity.has_room(push):
             return await self._promise_or_store(push, parts, following)  # this counts it before anything else happens
         return await self._capacity.ask_database(push, following)
 
+    async def _turn(self, parts: Sequence[tuple[QueueKey, Sequence[JobSpec]]]) -> bool:
+        """Wait until a push may be written to the log; return whether it may be answered early then.
+
+        Raises NamespaceLimit.
+        """
+        namespace, count = parts[0][0].namespace, sum(len(jobs) for _, jobs in parts)
+        await self._backlogs.turn(namespace, count, taken=self.jobs, taken_bytes=self._bytes)
+        return self.takes(parts)
+
     def takes(self, parts: Sequence[tuple[QueueKey, Sequence[JobSpec]]]) -> bool:
         """Return whether pushes may be answered early: all of them are to buffered queues, and plain."""
-        if self.copies is None:
+        if self.copies is None or not parts:
             return False
         for key, jobs in parts:
             queue = self._engine.store.queue_find(key)
@@ -220,7 +238,7 @@ class EnqueueBuffer:
     async def _promise(self, parts: Sequence[tuple[QueueKey, Sequence[JobSpec]]], *, across: bool) -> Any:
         engine = self._engine
         count = sum(len(jobs) for _, jobs in parts)
-        self._check_room(count)
+        self._check_room(parts[0][0].namespace, count)
         queues = [self._queue(key) for key, _ in parts]  # first: after the append, the push cannot be refused
         now = engine.clock.now_ms()
         promises = [BufferedPush(*key, now, engine.ids.take(len(jobs), now), list(jobs)) for key, jobs in parts]
@@ -229,27 +247,32 @@ class EnqueueBuffer:
             raise TooMany("The batch is too large for the enqueue buffer. Send it in smaller parts.")
         assert self.enqueue_log is not None  # see takes
         number, durable = self.enqueue_log.append(body)
-        counts: dict[QueueKey, int] = {}
-        for key, jobs in parts:
-            self._count(counts, key, len(jobs))
-        self._bytes += len(body)
-        self._unstored.append((LogRecord(number, body), counts))
-        durable.add_done_callback(partial(self._logged, LogRecord(number, body)))
+        record = LogRecord(number, body)
+        self._keep(record, [(key, len(jobs)) for key, jobs in parts])
+        durable.add_done_callback(partial(self._logged, record))
         await asyncio.shield(durable)  # a client that disconnects now does not undo it
         answers = [build(queue, each.ids, each.jobs, each.at) for queue, each in zip(queues, promises, strict=True)]
         return answers if across else answers[0]
 
-    def _count(self, counts: dict[QueueKey, int], key: QueueKey, jobs: int) -> None:
-        counts[key] = counts.get(key, 0) + jobs
-        self._depths[key] = self._depths.get(key, 0) + jobs
-        self.jobs += jobs
+    def _keep(self, record: LogRecord, parts: Sequence[tuple[QueueKey, int]]) -> None:
+        """Count a record that is to be stored. ``parts``: queues, and the number of its jobs for each."""
+        counts: dict[QueueKey, int] = {}
+        for key, jobs in parts:
+            counts[key] = counts.get(key, 0) + jobs
+        buffered = BufferedRecord(record.number, len(record.body), counts)
+        for key, jobs in counts.items():
+            self._depths[key] = self._depths.get(key, 0) + jobs
+        self.jobs += buffered.jobs
+        self._bytes += buffered.bytes
+        self._backlogs.add(buffered)
+        self._unstored.append((record, buffered))
 
     def _logged(self, record: LogRecord, durable: asyncio.Future[None]) -> None:
         if durable.exception() is not None:  # the next start finds out whether it is in the log
             for each in self._unstored:
                 if each[0].number == record.number:
                     self._unstored.remove(each)
-                    self._settle(each[1], len(record.body))
+                    self._settle(each[1])
                     break
             self._capacity.failed(StorageFailed("The log of the enqueue buffer failed: nothing was stored."))
         else:
@@ -258,11 +281,12 @@ class EnqueueBuffer:
             if self._copying is None:
                 self._copying = asyncio.get_running_loop().create_task(self._copy(), name="penstock-buffer-copy")
 
-    def _check_room(self, count: int) -> None:
+    def _check_room(self, namespace: str, count: int) -> None:
         if self.jobs + count > limits.buffer_jobs_max or self._bytes > limits.buffer_bytes_max:
             raise TooMany(
                 f"The enqueue buffer is full ({self.jobs} jobs wait to be stored, {limits.buffer_jobs_max} may). Retry later."
             )
+        self._backlogs.check_share(namespace, count, taken=self.jobs, taken_bytes=self._bytes)
         status, clock = self._engine.store.status(), self._engine.clock
         if status.full:
             self._engine.store.check_writable(grows=True)
@@ -289,7 +313,8 @@ class EnqueueBuffer:
             while self.enqueue_log is not None and (some := self._next()) and self.breaker.allows():
                 try:
                     records = [record for record, _ in some]
-                    stored = await self._store(self.enqueue_log.number, records, is_all=True)
+                    cost = sum(each.weight for _, each in some)
+                    stored = await self._store(self.enqueue_log.number, records, cost=cost, is_all=True)
                     if stored < records[0].number:
                         raise StorageFailed("it was not stored")
                 except ServerError as error:
@@ -302,14 +327,14 @@ class EnqueueBuffer:
         finally:
             self._flushing = None
 
-    async def _store(self, log_number: int, records: Sequence[LogRecord], *, is_all: bool = False) -> int:
-        """Store records. Those of queues that have moved are stored on their new shards.
+    async def _store(self, log_number: int, records: Sequence[LogRecord], *, cost: int = 1, is_all: bool = False) -> int:
+        """Store records, of the weight ``cost``. Those of queues that have moved are stored on their new shards.
 
         Return the number up to which all are.
         """
         layout = self._engine.store.layout
         if layout is None or not layout.has_moved:
-            return await self._engine.run(StoreRecords(log_number, records, is_all=is_all))
+            return await self._engine.run(StoreRecords(log_number, records, cost=cost, is_all=is_all))
         stored = 0
         for number, body in records:  # this is rare, so they are stored one by one
             elsewhere: dict[EngineContext, list[BufferedPush]] = {}
@@ -323,22 +348,24 @@ class EnqueueBuffer:
                 break
         return stored
 
-    def _next(self) -> list[tuple[LogRecord, dict[QueueKey, int]]]:
-        some: list[tuple[LogRecord, dict[QueueKey, int]]] = []
-        size = 0
+    def _next(self) -> list[tuple[LogRecord, BufferedRecord]]:
+        """Return the records that are stored next: as much as one batch of commands may have, at least one record."""
+        some: list[tuple[LogRecord, BufferedRecord]] = []
+        weight = 0
+        most = limits.batch_weight_shared_max if self._engine.fair_share.shared else limits.batch_weight_max
         for each in self._unstored:
-            if self.enqueue_log is None or each[0].number > self.enqueue_log.durable:
+            record = each[1]
+            if self.enqueue_log is None or record.number > self.enqueue_log.durable:
                 break
-            if some and (size + len(each[0].body) > limits.buffer_flush_bytes or len(some) >= limits.buffer_flush_records):
+            if some and (weight + record.weight > most or len(some) >= limits.buffer_flush_records):
                 break
             some.append(each)
-            size += len(each[0].body)
+            weight += record.weight
         return some
 
     async def _stored(self, enqueue_log: EnqueueLog, number: int) -> None:
         while self._unstored and self._unstored[0][0].number <= number:
-            record, counts = self._unstored.popleft()
-            self._settle(counts, len(record.body))
+            self._settle(self._unstored.popleft()[1])
         self._stored_up_to = number
         self._capacity.advanced(number)
         enqueue_log.forget(number)
@@ -346,13 +373,14 @@ class EnqueueBuffer:
             with contextlib.suppress(FastPathFailed):
                 await self.copies.forget(enqueue_log.number, number)
 
-    def _settle(self, counts: dict[QueueKey, int], size: int) -> None:
-        self._bytes -= size
-        for key, count in counts.items():
-            self.jobs -= count
+    def _settle(self, record: BufferedRecord) -> None:
+        self._bytes -= record.bytes
+        self.jobs -= record.jobs
+        for key, count in record.counts.items():
             self._depths[key] -= count
             if not self._depths[key]:
                 del self._depths[key]
+        self._backlogs.remove(record)
 
     async def _copy(self) -> None:
         """Keep copies in Redis, in case this server does not return. If that fails, the log alone is sufficient."""

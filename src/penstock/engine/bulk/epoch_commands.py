@@ -5,14 +5,14 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.core import bulk_records
+from penstock.core import bulk_records, limits
 from penstock.core.bulk_records import BulkRecord, ConsumerGroup, EntryKind, Epoch, EpochSlice, SliceRef, slice_name
 from penstock.core.errors import (
     EpochOver,
 )
 from penstock.core.job import JobFlag
 from penstock.core.lifecycle import Arrow
-from penstock.engine.command import Command
+from penstock.engine.command import Command, NamespaceCommand
 from penstock.engine.jobs.repeat import repeat
 from penstock.engine.jobs.settle import complete_all
 
@@ -52,6 +52,8 @@ class SettleSlice(Command["Settled | None"]):
 
     __slots__ = ("ending", "keeps_others", "lease_ms", "name", "number")
 
+    urgent = True
+
     def __init__(
         self, name: EpochName, number: int, ending: SliceOutcome, lease_ms: int = 0, *, keeps_others: bool = False
     ) -> None:
@@ -60,6 +62,14 @@ class SettleSlice(Command["Settled | None"]):
         self.ending = ending
         self.lease_ms = lease_ms
         self.keeps_others = keeps_others
+
+    def tenant(self) -> str | None:
+        """Return the namespace of its group."""
+        return self.name[0]
+
+    def weight(self) -> int:
+        """Return the number of jobs that a slice may have."""
+        return limits.epoch_slice_jobs
 
 
 class WaitForDisk(Command[None]):
@@ -78,61 +88,69 @@ class CheckPayloads(Command[None]):
     def __init__(self, jobs: Sequence[int]) -> None:
         self.jobs = jobs
 
+    def weight(self) -> int:
+        """Return the number of its jobs."""
+        return len(self.jobs)
 
-class RecordEpoch(Command[Epoch]):
+
+class RecordEpoch(NamespaceCommand[Epoch]):
     """Record what was claimed as an epoch. Answers the recorded epoch, which may be that of another claim.
 
     Refused with EpochOver, or TooMany.
     """
 
-    __slots__ = ("epoch", "group", "namespace", "number", "queues")
+    __slots__ = ("epoch", "group", "number", "queues")
 
     grows = True
     durable = True
 
     def __init__(self, namespace: str, group: str, number: int, queues: Sequence[str], epoch: Epoch) -> None:
-        self.namespace = namespace
+        super().__init__(namespace)
         self.group = group
         self.number = number
         self.queues = queues
         self.epoch = epoch
 
 
-class BeginSettling(Command[list[tuple[int, Epoch]]]):
+class BeginSettling(NamespaceCommand[list[tuple[int, Epoch]]]):
     """Begin to settle the epochs of a group up to a number: they cannot be read any more.
 
     Answers the epochs as they were.
     """
 
-    __slots__ = ("group", "namespace", "up_to")
+    __slots__ = ("group", "up_to")
 
     def __init__(self, namespace: str, group: str, up_to: int) -> None:
-        self.namespace = namespace
+        super().__init__(namespace)
         self.group = group
         self.up_to = up_to
 
 
-class EndEpochs(Command[None]):
+class EndEpochs(NamespaceCommand[None]):
     """Delete epochs that are settled. ``acked``: all up to it were acknowledged; None: the group starts again."""
 
-    __slots__ = ("acked", "group", "namespace", "numbers")
+    __slots__ = ("acked", "group", "numbers")
 
     durable = True
 
     def __init__(self, namespace: str, group: str, numbers: Sequence[int], acked: int | None) -> None:
-        self.namespace = namespace
+        super().__init__(namespace)
         self.group = group
         self.numbers = numbers
         self.acked = acked
 
+    def weight(self) -> int:
+        """Return the number of its epochs, and one for the group."""
+        return 1 + len(self.numbers)
 
-class RecordGroupUse(Command[None]):
+
+class RecordGroupUse(NamespaceCommand[None]):
     """Record that a group is in use. An unknown group is not created."""
 
-    __slots__ = ("group", "namespace", "queues")
+    __slots__ = ("group", "queues")
 
     def __init__(self, namespace: str, group: str, queues: Sequence[str] | None = None) -> None:
-        self.namespace = namespace
+        super().__init__(namespace)
         self.group = group
         self.queues = queues  #: queues from which it claims; these create the group
 
@@ -145,6 +163,10 @@ class ForgetGroups(Command[None]):
     def __init__(self, groups: Sequence[tuple[str, str]], before_ms: int) -> None:
         self.groups = groups
         self.before_ms = before_ms
+
+    def weight(self) -> int:
+        """Return the number of its groups."""
+        return len(self.groups)
 
 
 class SliceNote:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.core import bulk_records, limits
 from penstock.core.bulk_records import BulkRecord, Chunk, Commit, EntryKind, Stage
 from penstock.core.errors import StageUnknown
-from penstock.engine.command import Command
+from penstock.engine.command import Command, NamespaceCommand
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,75 +16,79 @@ if TYPE_CHECKING:
     from penstock.engine.unit_of_work import UnitOfWork
 
 
-class AddChunks(Command[None]):
+class AddChunks(NamespaceCommand[None]):
     """Store some rows of a draft. ``begins``: these are the first rows of the draft on this shard."""
 
-    __slots__ = ("begins", "chunks", "draft", "durable", "namespace")
+    __slots__ = ("begins", "chunks", "draft", "durable")
 
     grows = True
 
     def __init__(self, namespace: str, draft: int, chunks: Sequence[Chunk], *, begins: bool, durable: bool) -> None:
-        self.namespace = namespace
+        super().__init__(namespace)
         self.begins = begins
         self.draft = draft
         self.chunks = chunks
         self.durable = durable
-
-    def tenant(self) -> str | None:
-        """Return its namespace."""
-        return self.namespace
 
     def weight(self) -> int:
         """Return the weight of its chunks: each is written as one row."""
         return 1 + sum(len(chunk.body) for chunk in self.chunks) // limits.weight_bytes
 
 
-class SaveStage(Command[Stage | None]):
+class SaveStage(NamespaceCommand[Stage | None]):
     """Record that a part is staged, in place of an earlier attempt.
 
     Answers that attempt, so that its chunks can be dropped.
     """
 
-    __slots__ = ("namespace", "part", "stage", "txn")
+    __slots__ = ("part", "stage", "txn")
 
     grows = True
     durable = True
 
     def __init__(self, namespace: str, txn: str, part: int, stage: Stage) -> None:
-        self.namespace = namespace
+        super().__init__(namespace)
         self.txn = txn
         self.part = part
         self.stage = stage
 
 
-class CommitStages(Command[tuple[Commit, bool]]):
+class CommitStages(NamespaceCommand[tuple[Commit, bool]]):
     """Commit staged writes under a key. Answers the commit of that key, and whether it existed already.
 
     Refused with StageUnknown if nothing is staged under one of the names.
     """
 
-    __slots__ = ("key", "namespace", "txns")
+    __slots__ = ("key", "txns")
 
     grows = True
     durable = True
 
     def __init__(self, namespace: str, key: str, txns: Sequence[str]) -> None:
-        self.namespace = namespace
+        super().__init__(namespace)
         self.key = key
         self.txns = txns
 
+    def weight(self) -> int:
+        """Return the number of its staged writes, and one for the commit."""
+        return 1 + len(self.txns)
 
-class RecordCommit(Command[None]):
+
+class RecordCommit(NamespaceCommand[None]):
     """Record on a shard that drafts were committed, so they are due. Doing it twice is allowed."""
 
-    __slots__ = ("drafts", "key", "namespace")
+    __slots__ = ("drafts", "key")
 
     durable = True
 
     def __init__(self, namespace: str, key: str, drafts: Sequence[int]) -> None:
-        self.namespace = namespace
+        super().__init__(namespace)
         self.key = key
         self.drafts = drafts
+
+    def weight(self) -> int:
+        """Return the number of its drafts, and one for the commit."""
+        return 1 + len(self.drafts)
 
 
 class TakeOverChunks(Command[None]):
@@ -99,37 +103,45 @@ class TakeOverChunks(Command[None]):
         self.entry = entry
         self.chunks = chunks
 
+    def tenant(self) -> str | None:
+        """Return the namespace of the draft."""
+        return self.entry.namespace
 
-class RecordPublished(Command[bool]):
+    def weight(self) -> int:
+        """Return the weight of its chunks."""
+        return 1 + sum(len(chunk.body) for chunk in self.chunks) // limits.weight_bytes
+
+
+class RecordPublished(NamespaceCommand[bool]):
     """Record on the first shard which shards have a commit, or that all of it is published; answers the latter."""
 
-    __slots__ = ("key", "namespace", "published", "shards")
+    __slots__ = ("key", "published", "shards")
 
     def __init__(self, namespace: str, key: str, shards: Sequence[int], *, published: bool) -> None:
-        self.namespace = namespace
+        super().__init__(namespace)
         self.key = key
         self.shards = shards
         self.published = published
 
 
-class AbortStage(Command[list[Stage]]):
+class AbortStage(NamespaceCommand[list[Stage]]):
     """Remove what is staged under a name and was not committed. Answers it, so that its chunks can be dropped."""
 
-    __slots__ = ("before_ms", "namespace", "txn")
+    __slots__ = ("before_ms", "txn")
 
     def __init__(self, namespace: str, txn: str, before_ms: int | None = None) -> None:
-        self.namespace = namespace
+        super().__init__(namespace)
         self.txn = txn
         self.before_ms = before_ms
 
 
-class DropDraft(Command[bool]):
+class DropDraft(NamespaceCommand[bool]):
     """Delete a slice of a draft that is not needed any more; answers whether more of it is left."""
 
-    __slots__ = ("draft", "namespace")
+    __slots__ = ("draft",)
 
     def __init__(self, namespace: str, draft: int) -> None:
-        self.namespace = namespace
+        super().__init__(namespace)
         self.draft = draft
 
 
@@ -140,6 +152,10 @@ class PruneRecords(Command[None]):
 
     def __init__(self, entries: Sequence[BulkRecord]) -> None:
         self.entries = entries
+
+    def weight(self) -> int:
+        """Return the number of its records."""
+        return len(self.entries)
 
 
 async def add_chunks(_engine: EngineContext, work: UnitOfWork, commands: Sequence[AddChunks]) -> None:

@@ -31,6 +31,10 @@ class RecheckQueue(QueueCommand[None]):
         """Return no queue: if the queue is on another shard, there is nothing to serve here."""
         return ()
 
+    def tenant(self) -> str | None:
+        """Return None: the server itself sends it."""
+        return None
+
 
 class ClaimWaiters:
     """Claims that wait for a job. The first claim in line is served first."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.core.errors import JobNotFound, ServerError, StaleLease, WrongState
 from penstock.core.job import Delivery
 from penstock.core.lifecycle import Arrow, State
-from penstock.engine.command import Command, QueueCommand
+from penstock.engine.command import BY_RECEIPT, Command, QueueCommand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,6 +34,10 @@ class LeaseDead(QueueCommand[list[Delivery]]):
         self.count = count
         self.lease_ms = lease_ms
 
+    def weight(self) -> int:
+        """Return the number of jobs among which it looks."""
+        return 1 + len(self.ids)
+
 
 class SettleDead(Command[ServerError | None]):
     """Settle a leased dead job: remove it (PURGE), or end its lease (PUT_DOWN).
@@ -43,6 +47,8 @@ class SettleDead(Command[ServerError | None]):
     """
 
     __slots__ = ("arrow", "hold", "may", "when_settled")
+
+    urgent = True
 
     def __init__(
         self,
@@ -55,6 +61,10 @@ class SettleDead(Command[ServerError | None]):
         self.arrow = arrow
         self.may = may
         self.when_settled = when_settled
+
+    def tenant(self) -> str | None:
+        """Return the share of commands that name no namespace."""
+        return BY_RECEIPT
 
 
 async def lease_dead(_engine: EngineContext, work: UnitOfWork, commands: Sequence[LeaseDead]) -> None:

@@ -24,7 +24,7 @@ from penstock.core.errors import JobNotFound, OwnAncestor
 from penstock.core.events import EventKind
 from penstock.core.job import DeathReason, JobFlag, details_of, put_details
 from penstock.core.lifecycle import Arrow, State
-from penstock.engine.command import Command
+from penstock.engine.command import NamespaceCommand
 from penstock.engine.prefetch.commands import withdraw_ready
 
 if TYPE_CHECKING:
@@ -37,48 +37,48 @@ if TYPE_CHECKING:
     from penstock.engine.unit_of_work import UnitOfWork
 
 
-class Adopt(Command[None]):
+class Adopt(NamespaceCommand[None]):
     """Record on a job that it is a child of another job. Refused if that would make a job its own ancestor.
 
     ``known_as``: the name of the parent, if everything was checked already, because the two jobs are on different
     shards.
     """
 
-    __slots__ = ("child", "known_as", "namespace", "parent")
+    __slots__ = ("child", "known_as", "parent")
 
     def __init__(self, namespace: str, child: JobRef, parent: JobRef, known_as: str | None = None) -> None:
-        self.namespace = namespace
+        super().__init__(namespace)
         self.child = child
         self.parent = parent
         self.known_as = known_as
 
 
-class DropDependency(Command[bool]):
+class DropDependency(NamespaceCommand[bool]):
     """Remove the dependency on a job from all jobs that need it. Answers whether there were any.
 
     The needed job may not exist any more.
     """
 
-    __slots__ = ("namespace", "needed")
+    __slots__ = ("needed",)
 
     def __init__(self, namespace: str, needed: JobRef) -> None:
-        self.namespace = namespace
+        super().__init__(namespace)
         self.needed = needed
 
 
-class CancelChildren(Command[int]):
+class CancelChildren(NamespaceCommand[int]):
     """Cancel the children of a job that no worker has, and let the job continue without them; answers how many.
 
     Children that were removed count too, because no worker will get them. ``remote``: children on other shards, which were
     handled there. ``gone``: those of them that were removed.
     """
 
-    __slots__ = ("gone", "namespace", "ref", "remote")
+    __slots__ = ("gone", "ref", "remote")
 
     def __init__(
         self, namespace: str, ref: JobRef, remote: frozenset[int] = frozenset(), gone: frozenset[int] = frozenset()
     ) -> None:
-        self.namespace = namespace
+        super().__init__(namespace)
         self.ref = ref
         self.remote = remote
         self.gone = gone
@@ -275,15 +275,22 @@ def _unblock(work: UnitOfWork, job: JobRecord, count: NeedCount | None = None) -
 
 
 async def adopt(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Adopt]) -> None:
-    """Apply a batch of adoptions."""
-    for command in commands:
+    """Apply a batch of adoptions, as many as one batch may look up ancestors for; the others are in the next batch."""
+    lookups = 0
+    for index, command in enumerate(commands):
+        if lookups >= limits.flow_lookups_batch_max:
+            work.deferred += commands[index:]
+            return
         child = await work.find(command.namespace, command.child)
         known_as = command.known_as
         if known_as is None:
             parent = await work.find(command.namespace, command.parent)
-            if parent is not None and child is not None and await _descends(work, command.namespace, parent, child):
-                work.refuse(command, OwnAncestor())
-                continue
+            if parent is not None and child is not None:
+                descends, height = await _descends(work, command.namespace, parent, child)
+                lookups += height
+                if descends:
+                    work.refuse(command, OwnAncestor())
+                    continue
             known_as = None if parent is None else work.name_of(parent)
         if child is None or known_as is None:
             work.refuse(command, JobNotFound())
@@ -295,16 +302,16 @@ async def adopt(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Ado
         work.answer(command, None)
 
 
-async def _descends(work: UnitOfWork, namespace: str, job: JobRecord | None, ancestor: JobRecord) -> bool:
-    """Return whether a job is another one, or one of its descendants, up to a bounded height."""
-    for _ in range(limits.flow_depth_max):
+async def _descends(work: UnitOfWork, namespace: str, job: JobRecord | None, ancestor: JobRecord) -> tuple[bool, int]:
+    """Return whether a job is another one, or one of its descendants, up to a bounded height; and how many were looked up."""
+    for height in range(limits.flow_depth_max):
         if job is None:
-            return False
+            return False, height
         if job.id == ancestor.id:
-            return True
+            return True, height
         parent = details_of(job).parent
         job = None if parent is None else await work.find(namespace, work.ref_of(parent))
-    return True
+    return True, limits.flow_depth_max
 
 
 async def drop_dependency(engine: EngineContext, work: UnitOfWork, commands: Sequence[DropDependency]) -> None:
@@ -356,8 +363,12 @@ async def drop_needs(work: UnitOfWork, job_id: int, needed: int) -> None:
 
 
 async def cancel_children(engine: EngineContext, work: UnitOfWork, commands: Sequence[CancelChildren]) -> None:
-    """Apply a batch of cancelled children."""
-    for command in commands:
+    """Apply a batch of cancelled children, as many as one batch may look up; the others are in the next batch."""
+    lookups = 0
+    for index, command in enumerate(commands):
+        if lookups >= limits.flow_lookups_batch_max:
+            work.deferred += commands[index:]
+            return
         job = await work.find(command.namespace, command.ref)
         if job is None:
             work.refuse(command, JobNotFound())
@@ -365,6 +376,7 @@ async def cancel_children(engine: EngineContext, work: UnitOfWork, commands: Seq
         needs = [
             each for each in await work.tx.need_of(job.id) if each.needs not in command.remote or each.needs in command.gone
         ]
+        lookups += len(needs)
         await work.prefetch([each.needs for each in needs])
         children = {each.needs: await work.known(each.needs) for each in needs}
         await withdraw_ready(engine, work, children.values())

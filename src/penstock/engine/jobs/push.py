@@ -17,7 +17,7 @@ from penstock.core.job import (
     Payload,
 )
 from penstock.core.lifecycle import Arrow, State
-from penstock.engine.command import Command, IfUnknown, Lane, QueueCommand
+from penstock.engine.command import Command, IfUnknown, Lane, NamespaceCommand, QueueCommand
 from penstock.engine.jobs import dependencies
 from penstock.engine.jobs.build import build, build_one, create_queue, make, start_individually
 from penstock.engine.jobs.uniqueness import ExistingJobs
@@ -38,7 +38,20 @@ _SPECIAL: Final = frozenset({"job_id", "unique_key", "needs", "timestamp", "dela
 
 
 def _weight_of(jobs: Sequence[JobSpec]) -> int:
-    return len(jobs) + sum([len(job.data) for job in jobs]) // limits.weight_bytes
+    """Return the weight of some jobs: each job, each of their dependencies, and their payloads."""
+    return len(jobs) + sum([len(job.data) + len(job.needs) * limits.weight_bytes for job in jobs]) // limits.weight_bytes
+
+
+def check_needs(jobs: Iterable[JobSpec]) -> None:
+    """Refuse jobs that have more dependencies together than one request may have."""
+    count = 0
+    for job in jobs:
+        count += len(job.needs)
+    if count > limits.request_needs_max:
+        raise InvalidInput(
+            f"Too many dependencies in one request: {count}, and at most {limits.request_needs_max} are allowed. "
+            "Push the jobs in several requests."
+        )
 
 
 class Push(QueueCommand[list[JobRecord]]):
@@ -77,7 +90,7 @@ class Push(QueueCommand[list[JobRecord]]):
         """Return the weight of its jobs."""
         jobs = self.jobs
         if len(jobs) == 1:  # without a list, because most pushes have one job
-            return 1 + len(jobs[0].data) // limits.weight_bytes
+            return 1 + len(jobs[0].needs) + len(jobs[0].data) // limits.weight_bytes
         return _weight_of(jobs)
 
 
@@ -170,25 +183,21 @@ class Publish(Command[int]):
         return [part.queue for part in self.parts]
 
 
-class PushAgain(Command[list[JobRecord | None]]):
+class PushAgain(NamespaceCommand[list[JobRecord | None]]):
     """Push jobs whose names jobs of other queues have on this shard.
 
     Answers those jobs, as a push does; None: there is none. ``asked_ms``: as for PushAcross; None: as for Push.
     """
 
-    __slots__ = ("asked_ms", "jobs", "namespace")
+    __slots__ = ("asked_ms", "jobs")
 
     grows = True
     if_unknown = IfUnknown.PUSH
 
     def __init__(self, namespace: str, jobs: Sequence[JobSpec], asked_ms: int | None) -> None:
-        self.namespace = namespace
+        super().__init__(namespace)
         self.jobs = jobs
         self.asked_ms = asked_ms
-
-    def tenant(self) -> str | None:
-        """Return its namespace."""
-        return self.namespace
 
     def weight(self) -> int:
         """Return the weight of its jobs."""

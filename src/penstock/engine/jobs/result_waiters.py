@@ -52,7 +52,7 @@ class ResultWaiters:
         if found is None:
             raise JobNotFound
         job = found[0]
-        if (ending := await self._ending(job)) is not None:
+        if (ending := await self._ending(namespace, job)) is not None:
             return ending
         if self.size >= limits.waiters_max:
             raise TooMany("Too many callers wait for jobs to end. Request the job's state instead.")
@@ -114,14 +114,17 @@ class ResultWaiters:
                 if not future.done():
                     future.set_exception(QueueMoving())  # or it was removed; the sharded engine finds out
             return
-        ending = JobOutcome(completed=False) if found is None else await self._ending(found[0])
+        if found is None or namespace is None:
+            ending: JobOutcome | None = JobOutcome(completed=False)
+        else:
+            ending = await self._ending(namespace, found[0])
         for future in self._waiting.get(job_id, ()):
             if ending is not None and not future.done():
                 future.set_result(ending)
 
-    async def _ending(self, job: JobRecord) -> JobOutcome | None:
+    async def _ending(self, namespace: str, job: JobRecord) -> JobOutcome | None:
         if job.state == State.COMPLETED:
-            return JobOutcome(completed=True, result=await self._engine.store.result_get(job.id))
+            return JobOutcome(completed=True, result=await self._engine.store.result_get(job.id, namespace=namespace))
         return JobOutcome(completed=False) if job.state == State.DEAD else None
 
     def answer_all_waiters(self) -> None:

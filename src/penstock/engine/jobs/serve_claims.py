@@ -78,7 +78,9 @@ async def _serve(engine: EngineContext, work: UnitOfWork, key: QueueKey, newcome
     served, given = await _deal(engine, work, queue, chain(waiters.line(key), newcomers), jobs)
     work.pulled += given
     if ready_cache is not None and given:
-        ready_cache.count_claimed(work, queue, given)
+        # A list has no large jobs, so they do not make a queue hot.
+        listable = sum(job.size <= limits.fast_job_bytes_max for job, _ in jobs[:given])
+        ready_cache.count_claimed(work, queue, listable)
     await engine.queue_limits.claimed(work, queue, allowance, given)
     unserved = [newcomer for newcomer in newcomers if newcomer not in served]
     if more:

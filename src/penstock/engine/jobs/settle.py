@@ -14,7 +14,7 @@ from penstock.core.errors import JobNotFound, QueueMoving, ServerError, StaleLea
 from penstock.core.job import DeathReason, JobFlag, JobRecord, details_of, put_details
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.retry import after_failure
-from penstock.engine.command import Command, IfUnknown, Lane
+from penstock.engine.command import BY_RECEIPT, Command, IfUnknown, Lane
 from penstock.engine.jobs.repeat import repeat
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class LeaseCommand(Command[list[ItemOutcome]]):
     __slots__ = ("holds", "may", "namespace", "when_settled")
 
     if_unknown = IfUnknown.SETTLE
+    urgent = True
 
     def __init__(
         self,
@@ -60,6 +61,10 @@ class LeaseCommand(Command[list[ItemOutcome]]):
         self.holds = holds
         self.may = may
         self.when_settled = when_settled
+
+    def tenant(self) -> str | None:
+        """Return its namespace; for receipt handles, the share of commands that name none."""
+        return BY_RECEIPT if self.namespace is None else self.namespace
 
     def weight(self) -> int:
         """Return the number of its jobs."""

@@ -46,6 +46,7 @@ class ById(Command[list["ItemOutcome"]]):
     __slots__ = ("receipts",)
 
     if_unknown = IfUnknown.SETTLE_BY_ID
+    urgent = True
 
     def __init__(self, receipts: Sequence[ClaimedJob]) -> None:
         self.receipts = receipts
@@ -53,6 +54,14 @@ class ById(Command[list["ItemOutcome"]]):
     def unheld_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
         """Return all its jobs, because it has no lease tokens."""
         return [(receipt.queue.namespace, receipt.id) for receipt in self.receipts]
+
+    def tenant(self) -> str | None:
+        """Return the namespace of its first job."""
+        return self.receipts[0].queue.namespace if self.receipts else None
+
+    def weight(self) -> int:
+        """Return the number of its jobs."""
+        return len(self.receipts)
 
 
 class AckById(ById):

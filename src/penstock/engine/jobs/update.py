@@ -8,7 +8,7 @@ from penstock.core import limits
 from penstock.core.errors import InvalidInput, JobNotFound, JobQuarantined, ServerError, StaleLease, WrongState
 from penstock.core.job import DeathReason, Payload, details_of, put_details, unique_key_is_over
 from penstock.core.lifecycle import Arrow, State
-from penstock.engine.command import Command
+from penstock.engine.command import NamespaceCommand
 from penstock.store.contract import LogEntry
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _DELAYING = (Arrow.POSTPONE, Arrow.RESCHEDULE)
 
 
-class MoveJob(Command[None]):
+class MoveJob(NamespaceCommand[None]):
     """Apply a transition (``arrow``) to one job.
 
     ``value``: a delay in ms for postpone and reschedule, the new priority for reprioritize. Refused with JobNotFound, or
@@ -31,10 +31,10 @@ class MoveJob(Command[None]):
     active job it must be the latest, else StaleLease.
     """
 
-    __slots__ = ("arrow", "namespace", "ref", "token", "value")
+    __slots__ = ("arrow", "ref", "token", "value")
 
     def __init__(self, namespace: str, ref: JobRef, arrow: Arrow, value: int = 0, token: int | None = None) -> None:
-        self.namespace = namespace
+        super().__init__(namespace)
         self.ref = ref
         self.arrow = arrow
         self.value = value
@@ -45,15 +45,15 @@ class MoveJob(Command[None]):
         return ((self.namespace, self.ref),) if self.token is None else ()
 
 
-class EditData(Command[None]):
+class EditData(NamespaceCommand[None]):
     """Replace the payload of a job that is waiting, delayed or active."""
 
-    __slots__ = ("data", "namespace", "ref")
+    __slots__ = ("data", "ref")
 
     grows = True
 
     def __init__(self, namespace: str, ref: JobRef, data: bytes) -> None:
-        self.namespace = namespace
+        super().__init__(namespace)
         self.ref = ref
         self.data = data
 
@@ -61,28 +61,36 @@ class EditData(Command[None]):
         """Return its job."""
         return ((self.namespace, self.ref),)
 
+    def weight(self) -> int:
+        """Return the weight of its payload."""
+        return 1 + len(self.data) // limits.weight_bytes
 
-class AddLog(Command[None]):
+
+class AddLog(NamespaceCommand[None]):
     """Add a line to a job's log. The last lines are kept for each job."""
 
-    __slots__ = ("level", "message", "namespace", "ref")
+    __slots__ = ("level", "message", "ref")
 
     grows = True
 
     def __init__(self, namespace: str, ref: JobRef, level: str, message: str) -> None:
-        self.namespace = namespace
+        super().__init__(namespace)
         self.ref = ref
         self.level = level
         self.message = message
 
+    def weight(self) -> int:
+        """Return the weight of its line."""
+        return 1 + len(self.message) // limits.weight_bytes
 
-class ClearLog(Command[None]):
+
+class ClearLog(NamespaceCommand[None]):
     """Delete a job's log, except the last ``keep`` lines."""
 
-    __slots__ = ("keep", "namespace", "ref")
+    __slots__ = ("keep", "ref")
 
     def __init__(self, namespace: str, ref: JobRef, keep: int = 0) -> None:
-        self.namespace = namespace
+        super().__init__(namespace)
         self.ref = ref
         self.keep = keep
 

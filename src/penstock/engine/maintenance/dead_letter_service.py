@@ -42,7 +42,10 @@ class DeadLetterService(PeriodicService):
             return
         dead = [queue for queue in self._engine.store.queues() if self._engine.store.counts(queue).dead]
         self._seen = {queue.key: self._seen[queue.key] for queue in dead if queue.key in self._seen}
-        for queue in dead:
+        for key in [queue.key for queue in dead]:
+            queue = self._engine.store.queue_find(key)
+            if queue is None:  # removed while others were checked
+                continue
             await self._forget_dead(queue)
             if queue.settings.dlq.auto_retry:
                 await self._revive(queue)
@@ -82,6 +85,10 @@ class AutoRevive(QueueCommand[set[int]]):
     def __init__(self, queue: QueueKey, ids: Sequence[int]) -> None:
         super().__init__(queue)
         self.ids = ids
+
+    def weight(self) -> int:
+        """Return the number of its jobs."""
+        return len(self.ids)
 
 
 async def auto_revive(_engine: EngineContext, work: UnitOfWork, commands: Sequence[AutoRevive]) -> None:

@@ -27,7 +27,10 @@ class RetentionService(PeriodicService):
         engine, keep = self._engine, self._engine.retention
         if not engine.leads:
             return
-        for queue in engine.store.queues():
+        for key in [queue.key for queue in engine.store.queues()]:
+            queue = engine.store.queue_find(key)
+            if queue is None:  # removed while others were trimmed
+                continue
             completed = engine.store.counts(queue).completed
             if completed > keep.completed_max:
                 await self.forget(queue, State.COMPLETED, limit=completed - keep.completed_max)

@@ -139,7 +139,7 @@ class ClaimQueue:
     async def _pop(self, count: int, lease_ms: int) -> tuple[list[Delivery], bool]:
         """Take jobs from the list, and return whether a better one is in the database."""
         taken = await self._path.lists.pop(self._path.generation, self.number, count)
-        self.prefetcher.depth = taken.left
+        self.prefetcher.depth, self.prefetcher.bytes = taken.left, taken.bytes
         return self._deliverable(taken.jobs, lease_ms), taken.overtaken
 
     def _deliverable(self, jobs: list[Delivery], lease_ms: int) -> list[Delivery]:

@@ -43,10 +43,14 @@ class SetAside(NamedTuple):
     generation: int
     epoch: int | None  #: epoch of the list; None if the list does not exist any more
     announced: bool = False  #: nothing was set aside yet, but the list is announced: repeat the command
+    cut_at: JobRecord | None = None  #: the last job that was looked at, if more may wait behind it
+    too_large: bool = False  #: the first job is too large for the list, so nothing was set aside
 
 
 class Prefetch(QueueCommand[SetAside]):
     """Set up to ``count`` jobs aside, the first ones in order, for at least ``lease_ms``.
+
+    The payloads of all have up to ``bytes_max``, and none has more than ``limits.fast_job_bytes_max``.
 
     A list must be announced before anything is set aside for it: see ``SetAside.announced``. Otherwise a push could be
     committed after the jobs were read and before the list is known. That job would not be on the list, and would not make an
@@ -54,17 +58,26 @@ class Prefetch(QueueCommand[SetAside]):
     ``is_empty``: the list has no jobs left; if there is nothing to fetch either, it is removed.
     """
 
-    __slots__ = ("count", "is_empty", "lease_ms")
+    __slots__ = ("bytes_max", "count", "is_empty", "lease_ms")
 
-    def __init__(self, queue: QueueKey, count: int, lease_ms: int, *, is_empty: bool) -> None:
+    def __init__(self, queue: QueueKey, count: int, lease_ms: int, *, bytes_max: int, is_empty: bool) -> None:
         super().__init__(queue)
         self.count = count
+        self.bytes_max = bytes_max
         self.lease_ms = lease_ms
         self.is_empty = is_empty
 
     def needed_queues(self) -> Iterable[QueueKey]:
         """Return no queue: if the queue is on another shard, there is nothing to set aside here."""
         return ()
+
+    def tenant(self) -> str | None:
+        """Return None: the server itself sends it, for the claims of all."""
+        return None
+
+    def weight(self) -> int:
+        """Return how many jobs it may set aside."""
+        return self.count
 
 
 class TakeBack(Command[None]):
@@ -77,6 +90,10 @@ class TakeBack(Command[None]):
         self.queue_number = queue_number
         self.epoch = epoch
 
+    def weight(self) -> int:
+        """Return the number of its jobs."""
+        return len(self.holds)
+
 
 class RecordLeases(Command[None]):
     """Record which worker has each job that was handed out, by token."""
@@ -85,6 +102,10 @@ class RecordLeases(Command[None]):
 
     def __init__(self, leases: Mapping[int, UnconfirmedLease]) -> None:
         self.leases = leases
+
+    def weight(self) -> int:
+        """Return the number of its jobs."""
+        return len(self.leases)
 
 
 class Abandon(Command[bool]):
@@ -162,18 +183,24 @@ async def _set_aside(work: UnitOfWork, command: Prefetch, queue: Queue, epoch: i
     lists = lists_of(work)
     jobs: list[Delivery] = []
     await work.flush()
-    if may_be_hot(queue.settings):
-        for found, payload in await work.tx.job_ready(queue, command.count):
-            job = work.track(found)
-            if job.expires_at is not None and job.expires_at <= work.now_ms:
-                work.move(job, Arrow.EXPIRE)
-            else:
-                jobs.append(Delivery(job, payload))
+    ready = await work.tx.job_ready(queue, command.count) if may_be_hot(queue.settings) else []
+    size, last, fits = 0, None, True
+    for found, payload in ready:
+        size += len(payload.data) + len(payload.options or b"")
+        fits = size <= command.bytes_max and len(payload.data) <= limits.fast_job_bytes_max
+        if not fits:
+            break
+        last = work.track(found)
+        if last.expires_at is not None and last.expires_at <= work.now_ms:
+            work.move(last, Arrow.EXPIRE)
+        else:
+            jobs.append(Delivery(last, payload))
+    cut_at = last if not fits or len(ready) >= command.count else None
     if jobs:
         work.lease_all([job for job, _ in jobs], Arrow.PREFETCH, command.lease_ms)
-        return SetAside(jobs, lists.generation, await lists.hot_fill(queue.number, epoch))
+        return SetAside(jobs, lists.generation, await lists.hot_fill(queue.number, epoch), cut_at=cut_at)
     if not command.is_empty:
-        return SetAside([], lists.generation, epoch)
+        return SetAside([], lists.generation, epoch, cut_at=cut_at, too_large=not fits)
     await lists.hot_remove(queue.number, epoch)
     return SetAside([], lists.generation, None)
 

@@ -81,5 +81,11 @@ class CacheContext(Protocol):
     def failed(self) -> None:
         """Give up the lists, because Redis fails or has lost data."""
 
+    def room_for_bytes(self, namespace: str, /) -> int:
+        """Return how many bytes of jobs a namespace may add to its lists."""
+
+    def out_of_memory(self) -> None:
+        """Give up one list, because Redis is out of memory."""
+
     async def take_back_idle(self) -> None:
         """Take back the lists that are not used any more."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core import limits
 from penstock.core.clock import pause
-from penstock.core.errors import FastPathFailed, ServerError
+from penstock.core.errors import FastPathFailed, FastPathFull, ServerError
 from penstock.engine.prefetch.commands import Prefetch, TakeBack
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ class Prefetcher:
         self._number = queue.number
         self.epoch: int | None = path.engine.hot.get(queue.number)  #: epoch of the list; None if there is none
         self.depth = 0  #: jobs on the list, as far as this server knows
+        self.bytes = 0  #: their size, likewise
+        self._is_held_back = False  #: the next job is too large for the list, so nothing is fetched before it is needed
         self._lease_ms = 0  #: the longest lease that a claim requested
         self._fetching: asyncio.Task[bool] | None = None
         self._fills = 0
@@ -57,7 +59,8 @@ class Prefetcher:
     @property
     def is_low(self) -> bool:
         """Return whether more jobs should be on the list."""
-        return self.depth < self._enough() // 2
+        has_room = self.bytes < limits.fast_list_bytes_max // 2 and not self._is_held_back
+        return self.depth < self._enough() // 2 and has_room and not self._path.lists.link.is_full
 
     def fetch_soon(self) -> None:
         """Start fetching, while the jobs on the list are handed out."""
@@ -78,11 +81,13 @@ class Prefetcher:
         return await self._fetch(wanted, is_empty=is_empty)
 
     async def _fetch(self, wanted: int, *, is_empty: bool) -> bool:
-        """Set jobs aside, at least as many as are wanted, and put them on the list.
+        """Set jobs aside, at least as many as are wanted if their bytes allow it, and put them on the list.
 
-        False: the list is empty, and there are no jobs for it.
+        False: the list is empty and there are no jobs for it, or it may not become longer. The database serves the queue.
         """
         path = self._path
+        if path.lists.link.is_full:
+            return False
         holder = path.new_holder()
         plan = await path.lists.plan(path.generation, self._number, holder)
         if plan is None:  # another server is fetching
@@ -91,30 +96,42 @@ class Prefetcher:
         if is_empty and plan.length:  # another server has just filled it
             await path.lists.unlock(path.generation, self._number, holder)
             return True
+        self.bytes = plan.bytes
+        bytes_max = min(limits.fast_list_bytes_max - plan.bytes, path.room_for_bytes(self._key.namespace))
+        if bytes_max <= 0:
+            await path.lists.unlock(path.generation, self._number, holder)
+            return False
         count = max(self._enough() - plan.length, limits.fast_jobs_min, wanted)
-        command = Prefetch(self._key, count, self._lease_ms + limits.fast_margin_ms, is_empty=is_empty)
+        lease_ms = self._lease_ms + limits.fast_margin_ms
         try:
-            found = await path.engine.run(command)
+            found = await path.engine.run(Prefetch(self._key, count, lease_ms, bytes_max=bytes_max, is_empty=is_empty))
             if found.announced:  # every later push makes an offer, and every earlier push is seen
-                found = await path.engine.run(
-                    Prefetch(self._key, count, self._lease_ms + limits.fast_margin_ms, is_empty=is_empty)
-                )
+                found = await path.engine.run(Prefetch(self._key, count, lease_ms, bytes_max=bytes_max, is_empty=is_empty))
         except ServerError:
             await path.lists.unlock(path.generation, self._number, holder)
             raise
         self.epoch = found.epoch
-        if not found.jobs and is_empty:
+        self._is_held_back = found.too_large
+        if found.too_large or (not found.jobs and is_empty):
             await path.lists.unlock(path.generation, self._number, holder)
             return False
-        length = None
+        size = None
         if found.generation == path.generation:
             now = path.clock.steady_ms()
-            length = await path.lists.fill(path.generation, self._number, plan, found.jobs, now_ms=now)
-        if length is None:  # the list was given up, or taken back, meanwhile
+            try:
+                size = await path.lists.fill(
+                    path.generation, self._number, plan, found.jobs, now_ms=now, cut_at=found.cut_at
+                )
+            except FastPathFull:
+                await path.engine.run(TakeBack([(job.id, job.token) for job, _ in found.jobs]))
+                await path.lists.unlock(path.generation, self._number, holder)
+                path.out_of_memory()
+                return False
+        if size is None:  # the list was given up, or taken back, meanwhile
             await path.engine.run(TakeBack([(job.id, job.token) for job, _ in found.jobs]))
             self.epoch = None
             return True
-        self.depth = length
+        self.depth, self.bytes = size
         self._fills += 1
         if self._fills > 1:
             path.worked()

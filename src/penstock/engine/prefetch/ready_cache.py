@@ -13,6 +13,7 @@ from penstock.core import limits
 from penstock.core.breaker import Breaker
 from penstock.core.errors import FastPathFailed, ServerError
 from penstock.core.ids import random_name
+from penstock.core.pool_shares import ALL
 from penstock.engine.jobs.claim import Claim, lease_ms_of
 from penstock.engine.prefetch.claim_queue import ClaimQueue
 from penstock.engine.prefetch.commands import Abandon, ReadGeneration, TakeBack, lists_of, may_be_hot
@@ -153,7 +154,7 @@ class ReadyCache:
         self.engine.put_back(claim)
 
     def count_claimed(self, work: UnitOfWork, queue: Queue, claimed: int) -> None:
-        """Count jobs that were claimed from the database.
+        """Count jobs that were claimed from the database, and that could be on a list.
 
         A queue from which many are claimed, and that has more, gets a list.
         """
@@ -176,6 +177,7 @@ class ReadyCache:
             and work.tx.counts(queue).waiting >= self._hot_jobs
             and may_be_hot(queue.settings)
             and not self.is_paused
+            and not self.lists.link.is_full
         ):
             work.after_commit.append(partial(self._line, queue))
 
@@ -203,6 +205,32 @@ class ReadyCache:
     def worked(self) -> None:
         """Record that a list was filled, and that jobs of an earlier one were handed out since: Redis works."""
         self._breaker.worked()
+
+    def room_for_bytes(self, namespace: str) -> int:
+        """Return how many bytes of jobs a namespace may add to its lists: its share of ``limits.fast_bytes_max``."""
+        by_namespace = self._bytes_by_namespace()
+        percent, free = self.engine.pool_shares.percent, limits.fast_bytes_max - sum(by_namespace.values())
+        if percent == ALL:
+            return max(0, free)
+        held = by_namespace.get(namespace, 0)
+        return max(0, min(free, (free + held) * percent // ALL - held))
+
+    def out_of_memory(self) -> None:
+        """Give up the largest list of the namespace that has most on lists, because Redis is out of memory.
+
+        Only one list, so that others go on; while Redis is full, lists are not filled, so the others become empty.
+        """
+        by_namespace = self._bytes_by_namespace()
+        if by_namespace:
+            largest = max(by_namespace, key=by_namespace.__getitem__)
+            lines = [line for line in self._lines.values() if line.key.namespace == largest]
+            self.leave_list(max(lines, key=lambda line: line.prefetcher.bytes), [])
+
+    def _bytes_by_namespace(self) -> dict[str, int]:
+        sizes: dict[str, int] = {}
+        for line in self._lines.values():
+            sizes[line.key.namespace] = sizes.get(line.key.namespace, 0) + line.prefetcher.bytes
+        return sizes
 
     def count(self, given: int) -> None:
         """Count jobs that were handed out."""

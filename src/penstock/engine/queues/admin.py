@@ -82,6 +82,10 @@ class MoveBatch(QueueCommand[list["JobRecord"]]):
         """Return all its jobs."""
         return [(self.queue.namespace, job_id) for job_id in self.ids]
 
+    def weight(self) -> int:
+        """Return the number of its jobs."""
+        return len(self.ids)
+
 
 class Announce(QueueCommand[None]):
     """Journal the end of an operation that ran in slices."""

@@ -53,6 +53,14 @@ class SaveCron(Command[CronRecord]):
         self.immediately = immediately
         self.executions = 0  #: count of a new cron, which had that many on another shard
 
+    def tenant(self) -> str | None:
+        """Return the namespace of the cron."""
+        return self.key.namespace
+
+    def weight(self) -> int:
+        """Return the weight of its payload."""
+        return 1 + len(self.data) // limits.weight_bytes
+
 
 class RemoveCron(Command[None]):
     """Remove a cron; the jobs it has pushed stay. Refused with CronNotFound."""
@@ -61,6 +69,10 @@ class RemoveCron(Command[None]):
 
     def __init__(self, key: CronKey) -> None:
         self.key = key
+
+    def tenant(self) -> str | None:
+        """Return the namespace of the cron."""
+        return self.key.namespace
 
 
 async def save_cron(engine: EngineContext, work: UnitOfWork, commands: Sequence[SaveCron]) -> None:

@@ -61,9 +61,11 @@ class AskGroup(QueueCommand[tuple[GroupLimits, int]]):
 async def configure_group(_engine: EngineContext, work: UnitOfWork, commands: Sequence[ConfigureGroup]) -> None:
     """Apply a batch of changes to groups."""
     await work.flush()
+    limited: dict[int, int] = {}  #: number of limited groups of each queue; counted first, before any group is locked
     for command in commands:
         queue = work.tx.queue_find(command.queue)
-        limited = 0 if queue is None else await work.tx.groups_limited(queue)  # first, before any group is locked
+        if queue is not None and queue.number not in limited:
+            limited[queue.number] = await work.tx.groups_limited(queue)
         before = await _limits_of(work, queue, command.group)
         after = command.change(before, work.steady_ms)
         if after == before:
@@ -75,8 +77,8 @@ async def configure_group(_engine: EngineContext, work: UnitOfWork, commands: Se
             except ServerError as error:
                 work.refuse(command, error)
                 continue
-            await work.tx.groups_limited(queue)
-        if not before.is_set and limited >= limits.limited_groups_max:
+            limited[queue.number] = await work.tx.groups_limited(queue)
+        if not before.is_set and limited[queue.number] >= limits.limited_groups_max:
             work.refuse(
                 command,
                 TooMany(
@@ -88,6 +90,7 @@ async def configure_group(_engine: EngineContext, work: UnitOfWork, commands: Se
             # From here on claims check its groups, and no ready list hands out its jobs.
             await _save(work, queue, limits_groups=True)
         await work.tx.group_save(queue, [(command.group, after)])
+        limited[queue.number] += after.is_set - before.is_set
         if not after.is_set:
             await forget_unused(work, queue)
         work.ready.add(queue.number)  # a resumed group or a higher limit may have jobs for waiting claims

@@ -13,7 +13,7 @@ from penstock.core import limits
 from penstock.core.errors import QueueMoving, SubscriptionNotFound, TooMany
 from penstock.core.events import EventKind
 from penstock.core.queue import PushSubscription
-from penstock.engine.command import Command, QueueCommand
+from penstock.engine.command import BY_RECEIPT, Command, QueueCommand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,6 +47,10 @@ class RemoveSubscription(Command[None]):
     def __init__(self, subscription_id: int, may: Callable[[QueueKey], bool]) -> None:
         self.subscription_id = subscription_id
         self.may = may
+
+    def tenant(self) -> str | None:
+        """Return the share of commands that name no namespace."""
+        return BY_RECEIPT
 
 
 async def add_subscription(engine: EngineContext, work: UnitOfWork, commands: Sequence[AddSubscription]) -> None:

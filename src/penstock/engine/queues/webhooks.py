@@ -10,7 +10,7 @@ from penstock.core import ids, limits
 from penstock.core.errors import TooMany, WebhookNotFound
 from penstock.core.events import EventKind, queue_event
 from penstock.core.webhook import DeliveryProgress, WebhookRecord
-from penstock.engine.command import Command
+from penstock.engine.command import Command, NamespaceCommand
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from penstock.engine.unit_of_work import UnitOfWork
 
 
-class AddWebhook(Command[WebhookRecord]):
+class AddWebhook(NamespaceCommand[WebhookRecord]):
     """Register a webhook that was checked; it gets the events from now on. Refused with TooMany."""
 
-    __slots__ = ("events", "known_as", "namespace", "queue", "secret", "url")
+    __slots__ = ("events", "known_as", "queue", "secret", "url")
 
     grows = True
 
     def __init__(self, namespace: str, url: str, events: tuple[str, ...], queue: str | None, secret: str | None) -> None:
-        self.namespace = namespace
+        super().__init__(namespace)
         self.url = url
         self.events = events
         self.queue = queue
@@ -35,23 +35,23 @@ class AddWebhook(Command[WebhookRecord]):
         self.secret = secret
 
 
-class RemoveWebhook(Command[None]):
+class RemoveWebhook(NamespaceCommand[None]):
     """Remove a webhook. Refused with WebhookNotFound."""
 
-    __slots__ = ("namespace", "webhook_id")
+    __slots__ = ("webhook_id",)
 
     def __init__(self, namespace: str, webhook_id: int) -> None:
-        self.namespace = namespace
+        super().__init__(namespace)
         self.webhook_id = webhook_id
 
 
-class EnableWebhook(Command[None]):
+class EnableWebhook(NamespaceCommand[None]):
     """Switch a webhook on or off; a webhook that is switched on again continues from now. Refused with WebhookNotFound."""
 
-    __slots__ = ("enabled", "namespace", "webhook_id")
+    __slots__ = ("enabled", "webhook_id")
 
     def __init__(self, namespace: str, webhook_id: int, *, enabled: bool) -> None:
-        self.namespace = namespace
+        super().__init__(namespace)
         self.webhook_id = webhook_id
         self.enabled = enabled
 
@@ -63,6 +63,10 @@ class NoteDeliveries(Command[None]):
 
     def __init__(self, progress: Sequence[tuple[int, DeliveryProgress]]) -> None:
         self.progress = progress
+
+    def weight(self) -> int:
+        """Return the number of its webhooks."""
+        return len(self.progress)
 
 
 async def add_webhook(engine: EngineContext, work: UnitOfWork, commands: Sequence[AddWebhook]) -> None:

@@ -502,7 +502,7 @@ class ShardedEngine:
         """Cancel the children on other shards there. Their ends reach their parent's shard like any other end."""
         job = await self._job(command.namespace, command.ref)
         home = await self._at(command.namespace, job.id)
-        needs = await home.store.need_list(job.id, (Need.PENDING, Need.FAILED))
+        needs = await home.store.need_list(job.id, (Need.PENDING, Need.FAILED), namespace=command.namespace)
         remote: dict[int, list[int]] = {}
         for child, shard in (await self.store.shards_of([each.needs for each in needs])).items():
             if shard != home.store.shard:

@@ -58,6 +58,14 @@ class Reserve(Command[list[NameOwner]]):
         self.wishes = wishes
         self.durable = durable
 
+    def tenant(self) -> str | None:
+        """Return the namespace of its first name."""
+        return self.wishes[0].namespace if self.wishes else None
+
+    def weight(self) -> int:
+        """Return the number of its names."""
+        return len(self.wishes)
+
 
 class Withdraw(Command[list[bool]]):
     """Withdraw the tickets of reservations on their shard. Answers which names have a job there after all.
@@ -71,6 +79,14 @@ class Withdraw(Command[list[bool]]):
         self.reservations = reservations
         self.old = old
 
+    def tenant(self) -> str | None:
+        """Return the namespace of its first name, if a push sends it."""
+        return None if self.old or not self.reservations else self.reservations[0].namespace
+
+    def weight(self) -> int:
+        """Return the number of its names."""
+        return len(self.reservations)
+
 
 class ForgetNames(Command[None]):
     """Remove reservations, unless they were given again meanwhile, and the records of old withdrawn tickets."""
@@ -79,6 +95,10 @@ class ForgetNames(Command[None]):
 
     def __init__(self, reservations: Sequence[Reservation]) -> None:
         self.reservations = reservations
+
+    def weight(self) -> int:
+        """Return the number of its names, and one for the old tickets."""
+        return 1 + len(self.reservations)
 
 
 class ListNames(Command[list[Reservation]]):

@@ -84,6 +84,10 @@ class ImportJobs(_OnTheMove, Command[None]):
         self.moved_jobs = moved_jobs
         self.later_ms = later_ms
 
+    def weight(self) -> int:
+        """Return the number of its jobs."""
+        return len(self.moved_jobs)
+
 
 class ExportCrons(Command[list[tuple["CronRecord", bytes]]]):
     """Return some crons with the payloads of their jobs; fewer crons if the payloads are large."""
@@ -92,6 +96,10 @@ class ExportCrons(Command[list[tuple["CronRecord", bytes]]]):
 
     def __init__(self, keys: Sequence[CronKey]) -> None:
         self.keys = keys
+
+    def weight(self) -> int:
+        """Return the number of its crons."""
+        return len(self.keys)
 
 
 class ImportCrons(_OnTheMove, Command[None]):
@@ -103,6 +111,10 @@ class ImportCrons(_OnTheMove, Command[None]):
         self.key = key
         self.attempt = attempt
         self.crons = crons
+
+    def weight(self) -> int:
+        """Return the number of its crons."""
+        return len(self.crons)
 
 
 class PackGroups(Command[list[tuple[str, "GroupLimits"]]]):
@@ -126,6 +138,10 @@ class UnloadGroups(_OnTheMove, Command[None]):
         self.groups = groups
         self.later_ms = later_ms
 
+    def weight(self) -> int:
+        """Return the number of its groups."""
+        return len(self.groups)
+
 
 class CountJobs(Command[StateCounts]):
     """Count the jobs of a moving queue, one by one."""
@@ -144,6 +160,10 @@ class CheckUnreadable(Command[None]):
     def __init__(self, ids: Sequence[int]) -> None:
         self.ids = ids
 
+    def weight(self) -> int:
+        """Return the number of its jobs."""
+        return len(self.ids)
+
 
 class HandOver(_OnTheMove, Command["Bucket | None"]):
     """Hand over a queue: from this commit on, the other shard has it. ``counts``: the jobs that were copied there.
@@ -159,6 +179,10 @@ class HandOver(_OnTheMove, Command["Bucket | None"]):
         self.counts = counts
         self.crons = crons
 
+    def weight(self) -> int:
+        """Return the number of its crons, and one for the queue."""
+        return 1 + len(self.crons)
+
 
 class Open(_OnTheMove, Command[None]):
     """Open a queue on its new shard, after the old shard has handed it over. Doing it twice is allowed."""
@@ -170,6 +194,10 @@ class Open(_OnTheMove, Command[None]):
         self.attempt = attempt
         self.webhooks = webhooks
         self.bucket = bucket
+
+    def weight(self) -> int:
+        """Return the number of its webhooks, and one for the queue."""
+        return 1 + len(self.webhooks)
 
 
 class CancelMove(_OnTheMove, Command[None]):
@@ -193,6 +221,10 @@ class Clear(_OnTheMove, Command[int]):
         self.crons = crons
         self.for_good = for_good  #: it will not be copied here again
 
+    def weight(self) -> int:
+        """Return the number of its crons, and one for the queue."""
+        return 1 + len(self.crons)
+
 
 class Retarget(_OnTheMove, Command[None]):
     """Begin to spread queues over ``target`` shards. ``webhooks``: all webhooks, for a shard that was spare."""
@@ -203,6 +235,10 @@ class Retarget(_OnTheMove, Command[None]):
         self.epoch = epoch
         self.target = target
         self.webhooks = webhooks
+
+    def weight(self) -> int:
+        """Return the number of its webhooks, and one for the shard."""
+        return 1 + len(self.webhooks)
 
 
 class FinishRebalance(_OnTheMove, Command[bool]):

@@ -22,7 +22,7 @@ from penstock.core.errors import ServerError
 from penstock.core.ids import shard_of, time_of
 from penstock.core.job import JobFlag
 from penstock.core.lifecycle import Arrow, State
-from penstock.engine.command import Command
+from penstock.engine.command import Command, NamespaceCommand
 from penstock.engine.jobs.dependencies import await_, drop_needs, needed_state
 from penstock.engine.maintenance.service import PeriodicService
 
@@ -36,20 +36,24 @@ if TYPE_CHECKING:
     ShardsOf = Callable[[Sequence[int]], Awaitable[dict[int, int]]]
 
 
-class WatchJobs(Command[list[RemoteJob | None]]):
+class WatchJobs(NamespaceCommand[list[RemoteJob | None]]):
     """Request the ends of jobs on behalf of a shard. Answers the state of each job; None: there is no such job.
 
     ``namespace``: the jobs must be in it.
     """
 
-    __slots__ = ("jobs", "namespace", "shard")
+    __slots__ = ("jobs", "shard")
 
     grows = True
 
     def __init__(self, namespace: str, jobs: Sequence[int], shard: int) -> None:
-        self.namespace = namespace
+        super().__init__(namespace)
         self.jobs = jobs
         self.shard = shard
+
+    def weight(self) -> int:
+        """Return the number of its jobs."""
+        return len(self.jobs)
 
 
 class Audit(Command[list[JobEnd]]):
@@ -60,6 +64,10 @@ class Audit(Command[list[JobEnd]]):
     def __init__(self, jobs: Sequence[int], shard: int) -> None:
         self.jobs = jobs
         self.shard = shard
+
+    def weight(self) -> int:
+        """Return the number of its jobs."""
+        return len(self.jobs)
 
 
 class DueShards(Command[set[int]]):
@@ -85,6 +93,10 @@ class ApplyRemoteEnds(Command[None]):
     def __init__(self, ends: Sequence[tuple[JobEnd, int]]) -> None:
         self.ends = ends
 
+    def weight(self) -> int:
+        """Return the number of its ends."""
+        return len(self.ends)
+
 
 class RecordDelivered(Command[int | None]):
     """Record that ends were sent. Answers after how many ms the next of them is to be sent again; None: none is."""
@@ -93,6 +105,10 @@ class RecordDelivered(Command[int | None]):
 
     def __init__(self, relays: Sequence[Relay]) -> None:
         self.relays = relays
+
+    def weight(self) -> int:
+        """Return the number of its ends."""
+        return len(self.relays)
 
 
 class Cancelled(NamedTuple):
@@ -114,6 +130,10 @@ class CancelIdle(Command[Cancelled]):
     def unheld_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
         """Return all its jobs, of any namespace."""
         return [(None, job_id) for job_id in self.jobs]
+
+    def weight(self) -> int:
+        """Return the number of its jobs."""
+        return len(self.jobs)
 
 
 class OpenNeeds(Command[list[Dependency]]):

@@ -65,7 +65,13 @@ class DependencyReads(Protocol):
     """Dependencies, outside of transactions."""
 
     async def need_list(
-        self, job_id: int, states: Sequence[Need] | None = None, limit: int = limits.list_jobs_max, offset: int = 0
+        self,
+        job_id: int,
+        states: Sequence[Need] | None = None,
+        limit: int = limits.list_jobs_max,
+        offset: int = 0,
+        *,
+        namespace: str = "",
     ) -> list[Dependency]:
         """Read dependencies of a job, in some states or all, oldest needed job first, on its own connection.
 

@@ -51,14 +51,14 @@ class JobDataTransaction(Protocol):
 class JobDataReads(Protocol):
     """Results and logs, outside of transactions."""
 
-    async def result_get(self, job_id: int) -> bytes | None:
+    async def result_get(self, job_id: int, *, namespace: str = "") -> bytes | None:
         """Read the result of a job."""
 
-    async def result_list(self, ids: Sequence[int]) -> dict[int, bytes]:
+    async def result_list(self, ids: Sequence[int], *, namespace: str = "") -> dict[int, bytes]:
         """Read the results of some jobs, on its own connection; jobs without a result are left out.
 
         Raises InvalidInput if they are larger than ``list_bytes_max``.
         """
 
-    async def log_get(self, job_id: int) -> list[LogEntry]:
+    async def log_get(self, job_id: int, *, namespace: str = "") -> list[LogEntry]:
         """Read a job's log, oldest first."""

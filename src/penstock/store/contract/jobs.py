@@ -135,13 +135,13 @@ class JobReads(Protocol):
     async def job_page(self, page: Page) -> list[Delivery]:
         """Read a page of a listing, on its own connection."""
 
-    async def job_fetch(self, ids: Sequence[int]) -> list[Delivery]:
+    async def job_fetch(self, ids: Sequence[int], *, namespace: str = "") -> list[Delivery]:
         """Read some jobs with their payloads, on its own connection. Unknown and damaged ones are left out.
 
         Jobs beyond ``claim_batch_bytes_max`` are left out, too: the caller sends another claim for the rest.
         """
 
-    async def head_list(self, ids: Sequence[int]) -> list[JobRecord]:
+    async def head_list(self, ids: Sequence[int], *, namespace: str = "") -> list[JobRecord]:
         """Read some jobs without their payloads, in this order. Unknown and damaged ones are left out."""
 
     async def finished_minutes(self, queue: Queue, state: State) -> FinishedMinutes:

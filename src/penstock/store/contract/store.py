@@ -92,7 +92,12 @@ class Store(
     StoreHealth,
     Protocol,
 ):
-    """Stores jobs durably."""
+    """Stores jobs durably.
+
+    Reads outside of transactions that need a thread or a connection wait for one in the line of their namespace, see
+    ``store/read_turns.py``. Reads by number have the argument ``namespace`` for that; default: the line of the server itself.
+    Listings of jobs and counts of a queue raise TooMany if too many of them wait, or if they wait too long.
+    """
 
     capabilities: Capabilities
     shard: int  #: its number among the shards, a part of every id

@@ -231,8 +231,13 @@ async def page(db: Connection, wanted: Page) -> list[Delivery]:
 
 
 async def priority_counts(db: Connection, queue: int) -> dict[int, int]:
-    """Count waiting and delayed jobs per priority."""
-    return dict(await db.fetch(PRIORITY_COUNTS, queue))
+    """Count waiting and delayed jobs per priority, lowest first. The rows come in pieces: there may be two million."""
+    async with db.transaction(readonly=True):
+        found = await db.cursor(PRIORITY_COUNTS, queue)
+        counts: dict[int, int] = {}
+        while rows := await found.fetch(limits.count_rest_rows):
+            counts.update(rows)
+        return counts
 
 
 async def prioritized_count(db: Connection, queue: int) -> int:

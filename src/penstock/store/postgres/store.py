@@ -34,6 +34,7 @@ from penstock.store.postgres.quotas import QuotaCounter
 from penstock.store.postgres.store_reads import PostgresStoreReads
 from penstock.store.postgres.transaction import Finished, PostgresTransaction
 from penstock.store.postgres.transaction_slots import TransactionSlots
+from penstock.store.read_turns import OWN, ReadTurns
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -120,6 +121,7 @@ class PostgresStore(PostgresStoreReads):
         self._listener: Connection | None = None
         self._pulse: Connection | None = None
         self._readers: Pool | None = None
+        self.read_turns = ReadTurns(READERS, self.clock, lambda: self.pool_shares)
         self._quotas = QuotaCounter(url, self.clock, answer_ms)
         self._turns = TransactionSlots(LANES)
         self._asking = asyncio.Lock()  #: the pulse connection has several callers, and answers one query at a time
@@ -369,7 +371,7 @@ class PostgresStore(PostgresStoreReads):
             db.terminate()
 
     async def key_list(self) -> tuple[int, list[ApiKey]]:
-        return await self._read(api_keys.read)  # type: ignore[no-any-return]
+        return await self._read(OWN, api_keys.read)  # type: ignore[no-any-return]
 
     async def key_revision(self) -> int:
         revision: int = await self._ask(lambda db: db.fetchval(api_keys.REVISION))

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 OWNER_MS: Final = 10_000
 _NUMBER_BYTES: Final = 8
 
+# Without records, it is done even if Redis is out of memory: a script that has written something may write more.
 _KEEP = """
+if #ARGV == 2 then redis.call('del', KEYS[2]) end
 redis.call('sadd', KEYS[1], ARGV[1])
 redis.call('set', KEYS[2], 1, 'px', ARGV[2])
 for i = 3, #ARGV, 2 do redis.call('zadd', KEYS[3], ARGV[i], ARGV[i + 1]) end

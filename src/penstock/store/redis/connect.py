@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -13,8 +14,9 @@ from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from penstock.core import limits
 from penstock.core.breaker import Breaker
-from penstock.core.errors import ConfigInvalid, FastPathFailed
+from penstock.core.errors import ConfigInvalid, FastPathFailed, FastPathFull
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -27,18 +29,29 @@ CONNECT_S: Final = 1.0
 #: A Redis that does not answer for this long is not used.
 ANSWER_S: Final = 1.0
 SENTINEL_PORT: Final = 26379
+#: In the text of an error of Redis, also of a script.
+_OUT_OF_MEMORY: Final = "OOM command not allowed"
 
 
 class RedisLink:
     """Runs commands, and records which server answers them. Every failure is a FastPathFailed: callers must work without Redis.
 
     ``url``: see the setting ``redis``. A command is never sent twice: it may have run although no answer came.
+    Up to ``limits.redis_connections_max`` commands run at the same time, each on its own connection; the others wait in order.
     """
 
     def __init__(self, url: str, clock: Clock) -> None:
         self.breaker = Breaker(clock)
+        self._memory = Breaker(clock, rest_ms=limits.fast_rest_ms, rest_ms_max=limits.fast_rest_ms)
         self.master: str | None = None  #: the run id of the server: another one has other data
         self._redis, self._sentinels = _clients(url)
+        # The pools of redis-py raise an error when no connection is free; the one that waits does not work with Sentinels.
+        self._places = asyncio.Semaphore(limits.redis_connections_max)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether Redis was out of memory a moment ago (``limits.fast_rest_ms``)."""
+        return self._memory.is_open
 
     async def close(self) -> None:
         """Close the connections."""
@@ -59,12 +72,25 @@ class RedisLink:
         return run_id
 
     async def run(self, ask: Callable[[], Awaitable[Any]]) -> Any:
-        """Run a command. Raises FastPathFailed, at once while Redis is known to be failing."""
+        """Run a command. Raises FastPathFailed, at once while Redis is known to be failing, or FastPathFull."""
+        self._check()
+        async with self._places:
+            self._check()  # Redis may have failed during the wait
+            return await self._run(ask)
+
+    def _check(self) -> None:
         if not self.breaker.allows():
             raise FastPathFailed("Redis is not used for a moment, after a failure.")
+
+    async def _run(self, ask: Callable[[], Awaitable[Any]]) -> Any:
         try:
             answer = await ask()
         except (RedisError, OSError, TimeoutError) as error:
+            if _OUT_OF_MEMORY in str(error):  # it works, and refuses to store more
+                if not self._memory.is_open:
+                    log.warning("redis is out of memory: no new ready lists for a moment", error=str(error))
+                self._memory.failed()
+                raise FastPathFull(f"Redis is out of memory: {error}") from error
             self.master = None  # the run id must be read again from the next server
             self.breaker.failed()
             await self._hang_up()
@@ -87,6 +113,7 @@ def _clients(url: str) -> tuple[Redis, list[Redis]]:
         "retry": Retry(NoBackoff(), 0),
         "decode_responses": False,
         "client_name": "penstock",
+        "max_connections": limits.redis_connections_max,
         "protocol": 2,
     }
     parts = urlsplit(url)

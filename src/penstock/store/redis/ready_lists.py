@@ -26,28 +26,44 @@ if TYPE_CHECKING:
 
     Script = Callable[..., Awaitable[Any]]
 
-#: Keys that are no longer read expire after this long (s).
-KEEP_S: Final = 3_600
+#: Keys that are neither filled nor read expire after this long (s): those of lists that were given up. Lists in use never
+#: do, and unused ones are taken back after seconds. If a list expires that the database knows, because all servers were
+#: stopped or away, it counts as lost: the leases of its jobs in the database end, and nothing is missing.
+KEEP_S: Final = 120
 #: How long a server may take to fetch jobs for a list (ms).
 LOCK_MS: Final = 5_000
 
 _ALIVE = """
 if redis.call('get', KEYS[1]) ~= ARGV[1] then return false end
 """
-# Take the lock: 0 if another server has it, else 1, how many the list has, and the number of offers so far.
-_PLAN = """
-if not redis.call('set', KEYS[5], ARGV[1], 'nx', 'px', ARGV[2]) then return {0} end
-return {1, redis.call('zcard', KEYS[2]), tonumber(redis.call('hget', KEYS[4], 'offers') or '0')}
+# A script that has written something may write more when Redis is out of memory. This is for scripts that write little, and
+# without which a list cannot be used or taken back.
+_SMALL = """
+redis.call('hdel', KEYS[4], '')
 """
-# Add jobs, and delete the offers that were made before they were fetched: these are among them, or gone.
+# Take the lock: 0 if another server has it, else 1, how many the list has, the number of offers so far, bytes of the jobs.
+_PLAN = (
+    _SMALL
+    + """
+if not redis.call('set', KEYS[5], ARGV[1], 'nx', 'px', ARGV[2]) then return {0} end
+local offers, bytes = unpack(redis.call('hmget', KEYS[4], 'offers', 'bytes'))
+return {1, redis.call('zcard', KEYS[2]), tonumber(offers or '0'), tonumber(bytes or '0')}
+"""
+)
+# Add jobs, and delete the offers that were made before they were fetched: these are among them, or gone. If more jobs wait in
+# the database behind a place, that place is an offer, too: jobs behind it are not delivered before these are fetched.
+# The first command that writes must be one that Redis refuses when it is out of memory.
 _FILL = """
 if redis.call('get', KEYS[5]) ~= ARGV[2] then return -1 end
 if redis.call('get', KEYS[1]) ~= ARGV[1] then return false end
-for i = 6, #ARGV, 2 do
+local size = 0
+for i = 7, #ARGV, 2 do
   redis.call('zadd', KEYS[2], 0, ARGV[i])
   redis.call('hset', KEYS[3], ARGV[i], ARGV[i + 1])
+  size = size + #ARGV[i + 1]
 end
 redis.call('zremrangebyscore', KEYS[6], '-inf', ARGV[3])
+if ARGV[6] ~= '' then redis.call('zadd', KEYS[6], redis.call('hincrby', KEYS[4], 'offers', 1), ARGV[6]) end
 local last = redis.call('zrange', KEYS[2], -1, -1)[1]
 local low = false
 for _, key in ipairs(redis.call('zrange', KEYS[6], 0, -1)) do
@@ -59,12 +75,16 @@ if low then redis.call('hset', KEYS[4], 'low', low) else redis.call('hdel', KEYS
 redis.call('hset', KEYS[4], 'filled', ARGV[5])
 for _, key in ipairs({KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[6]}) do redis.call('expire', key, ARGV[4]) end
 redis.call('del', KEYS[5])
-return redis.call('zcard', KEYS[2])
+return {redis.call('zcard', KEYS[2]), redis.call('hincrby', KEYS[4], 'bytes', size)}
 """
-# Take jobs from the front, but none behind an offer: how many are left, whether an offer was in the way, the jobs.
+# Take jobs from the front, but none behind an offer: how many are left, whether an offer was in the way, the bytes of those
+# that are left, the jobs.
 _POP = (
     _ALIVE
     + """
+if redis.call('ttl', KEYS[1]) < ARGV[3] / 2 or redis.call('ttl', KEYS[2]) < ARGV[3] / 2 then
+  for _, key in ipairs({KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[6]}) do redis.call('expire', key, ARGV[3]) end
+end
 local members = redis.call('zrange', KEYS[2], 0, ARGV[2] - 1)
 local low = redis.call('hget', KEYS[4], 'low')
 local overtaken = 0
@@ -77,16 +97,23 @@ if low then
     end
   end
 end
-if #members == 0 then return {redis.call('zcard', KEYS[2]), overtaken} end
+if #members == 0 then
+  return {redis.call('zcard', KEYS[2]), overtaken, tonumber(redis.call('hget', KEYS[4], 'bytes') or '0')}
+end
 local bodies = redis.call('hmget', KEYS[3], unpack(members))
 redis.call('zrem', KEYS[2], unpack(members))
 redis.call('hdel', KEYS[3], unpack(members))
+local size = 0
+for _, body in ipairs(bodies) do size = size + #body end
+table.insert(bodies, 1, redis.call('hincrby', KEYS[4], 'bytes', -size))
 table.insert(bodies, 1, overtaken)
 table.insert(bodies, 1, redis.call('zcard', KEYS[2]))
 return bodies
 """
 )
-_OFFER = """
+_OFFER = (
+    _SMALL
+    + """
 local key = ARGV[2]
 local last = redis.call('zrange', KEYS[2], -1, -1)[1]
 if redis.call('exists', KEYS[5]) == 0 and (not last or key > last) then return 0 end
@@ -97,15 +124,16 @@ redis.call('expire', KEYS[4], ARGV[3])
 redis.call('expire', KEYS[6], ARGV[3])
 return 1
 """
+)
 # Take all jobs and keep the lock, whichever server had it: jobs that are being fetched for this list now are refused.
 _DRAIN = (
     _ALIVE.replace("return false", "return {2}")
     + """
 local since = tonumber(redis.call('hget', KEYS[4], 'filled') or '0')
 if since > tonumber(ARGV[4]) then return {0} end
-redis.call('set', KEYS[5], ARGV[2], 'px', ARGV[3])
 local bodies = redis.call('hvals', KEYS[3])
 redis.call('del', KEYS[2], KEYS[3], KEYS[4], KEYS[6])
+redis.call('set', KEYS[5], ARGV[2], 'px', ARGV[3])
 table.insert(bodies, 1, 1)
 return bodies
 """
@@ -115,13 +143,14 @@ _REMOVE = """
 local found = {}
 for _, member in ipairs(ARGV) do
   if redis.call('zrem', KEYS[2], member) == 1 then
+    redis.call('hincrby', KEYS[4], 'bytes', -redis.call('hstrlen', KEYS[3], member))
     redis.call('hdel', KEYS[3], member)
     found[#found + 1] = member
   end
 end
 return found
 """
-_BEGIN = "return redis.call('set', KEYS[1], ARGV[1], 'ex', ARGV[2])"
+_BEGIN = _SMALL + "return redis.call('set', KEYS[1], ARGV[1], 'ex', ARGV[2])"
 _UNLOCK = "if redis.call('get', KEYS[5]) == ARGV[1] then redis.call('del', KEYS[5]) end return 1"
 
 
@@ -137,6 +166,14 @@ class ListLock(NamedTuple):
     holder: str
     length: int  #: number of its jobs
     offers: int  #: number of offers so far
+    bytes: int  #: size of its jobs
+
+
+class ListSize(NamedTuple):
+    """The size of a list."""
+
+    length: int  #: number of its jobs
+    bytes: int
 
 
 class Taken(NamedTuple):
@@ -145,6 +182,7 @@ class Taken(NamedTuple):
     jobs: list[Delivery]
     left: int
     overtaken: bool  #: a better job is in the database
+    bytes: int  #: size of the jobs that are left
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -186,7 +224,7 @@ class RedisReadyLists:
     async def plan(self, generation: int, queue: int, holder: str) -> ListLock | None:
         """Take the lock of a list; None if another server has it."""
         answer = await self._run(self._plan, generation, queue, [holder, LOCK_MS])
-        return ListLock(holder, answer[1], answer[2]) if answer[0] else None
+        return ListLock(holder, *answer[1:]) if answer[0] else None
 
     async def begin(self, generation: int) -> None:
         """Start a generation without any data in Redis."""
@@ -194,28 +232,37 @@ class RedisReadyLists:
         await self._run(self._begin, generation, 0, [run_id, KEEP_S])
 
     async def fill(
-        self, generation: int, queue: int, plan: ListLock, jobs: Sequence[Delivery], *, now_ms: int
-    ) -> int | None:
-        """Add jobs and release the lock; return the new number of jobs, None if the lock was lost: nothing was added.
+        self,
+        generation: int,
+        queue: int,
+        plan: ListLock,
+        jobs: Sequence[Delivery],
+        *,
+        now_ms: int,
+        cut_at: JobRecord | None = None,
+    ) -> ListSize | None:
+        """Add jobs and release the lock; return the new size of the list, None if the lock was lost: nothing was added.
 
-        Raises FastPathFailed if Redis has lost the lists.
+        ``cut_at``: more jobs wait in the database, all of them behind this one. Raises FastPathFull if nothing was added
+        because Redis is out of memory; the lock is kept. Raises FastPathFailed if Redis has lost the lists.
         """
         run_id = await self._run_id()
         parts: list[str | bytes | int] = [run_id, plan.holder, plan.offers, KEEP_S, now_ms]
+        parts.append("" if cut_at is None else _member(cut_at))
         for job, payload in jobs:
             parts += (_member(job), _encode(_Entry(job, payload.data, payload.options)))
-        length: int | None = await self._run(self._fill, generation, queue, parts)
-        if length is None:
+        answer = await self._run(self._fill, generation, queue, parts)
+        if answer is None:
             raise FastPathFailed("Redis has lost the ready lists.")
-        return None if length < 0 else length
+        return None if answer == -1 else ListSize(*answer)
 
     async def pop(self, generation: int, queue: int, count: int) -> Taken:
         """Take up to ``count`` jobs from the front."""
-        answer = await self._run(self._pop, generation, queue, [await self._run_id(), count])
+        answer = await self._run(self._pop, generation, queue, [await self._run_id(), count, KEEP_S])
         if answer is None:
             raise FastPathFailed("Redis has lost the ready lists.")
-        left, overtaken, *bodies = answer
-        return Taken([_read(body) for body in bodies], left, bool(overtaken))
+        left, overtaken, size, *bodies = answer
+        return Taken([_read(body) for body in bodies], left, bool(overtaken), size)
 
     async def offer(self, generation: int, queue: int, place: str) -> None:
         """Stop the delivery of jobs behind a position until the database was queried."""

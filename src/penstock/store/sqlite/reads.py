@@ -19,6 +19,7 @@ from penstock.core.lifecycle import State
 from penstock.store.bounded_list import ORDER, BoundedList
 from penstock.store.contract import FinishedMinutes, JournalBlock, LogEntry, MovedJob, Page, Place, Selection
 from penstock.store.journal_pages import PageReader
+from penstock.store.read_turns import ReadTurns
 from penstock.store.sqlite import rows
 
 if TYPE_CHECKING:
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 
     import apsw
 
+    from penstock.core.clock import Clock
     from penstock.core.dependencies import Dependency
+    from penstock.core.pool_shares import Shares
     from penstock.store.contract import JournalPage
 
 THREADS: Final = 2
@@ -72,9 +75,11 @@ _SELECT = {
     State.WAITING_CHILDREN: _BY_ID.format("jobs_finished", "5 and state >= 3"),
 }
 _PRIORITIES = """
-select priority, count(*) from jobs where queue = ?1 and state = 0 group by priority
-union all
-select priority, count(*) from jobs where queue = ?1 and state = 1 group by priority
+select priority, sum(number) from (
+  select priority, count(*) as number from jobs where queue = ?1 and state = 0 group by priority
+  union all
+  select priority, count(*) as number from jobs where queue = ?1 and state = 1 group by priority)
+group by priority order by priority
 """
 _PRIORITIZED = """
 select (select count(*) from jobs where queue = ?1 and state = 0 and blocked = 0 and priority > 0)
@@ -105,26 +110,49 @@ _NEEDS_OF = (
 
 
 class Readers:
-    """A few threads, each with its own connection, opened at its first use."""
+    """A few threads, each with its own connection, opened at its first use.
 
-    def __init__(self, connect: Callable[[], apsw.Connection], *, inline: bool) -> None:
+    ``shares``: see ``ReadTurns``. ``inline``: read without a thread, for tests.
+    """
+
+    def __init__(
+        self, connect: Callable[[], apsw.Connection], clock: Clock, shares: Callable[[], Shares], *, inline: bool
+    ) -> None:
         self._connect = connect
         self._inline = inline
+        self._turns = ReadTurns(THREADS, clock, shares)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-read")
         self._local = threading.local()
         self._open: list[apsw.Connection] = []
         self._closed = False
 
-    async def run(self, read: Callable[[apsw.Connection], T]) -> T:
-        """Run a read in one of the threads."""
-        if self._closed:  # the store is being opened again, or cannot be opened
-            raise StorageFailed
+    async def run(self, namespace: str, read: Callable[[apsw.Connection], T], *, bounded: bool = False) -> T:
+        """Run a read of a namespace in one of the threads. ``bounded``: see ``ReadTurns.take``, which may raise TooMany."""
+        self._check_open()
         if self._inline:
             return self._call(read)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._call, read)
+        await self._turns.take(namespace, bounded=bounded)
+        try:
+            self._check_open()
+            reading = asyncio.get_running_loop().run_in_executor(self._threads, self._call, read)
+        except BaseException:
+            self._turns.give_back(namespace)
+            raise
+        # The thread goes on if the caller is cancelled, so the turn ends with the read.
+        reading.add_done_callback(lambda _: self._turns.give_back(namespace))
+        return await asyncio.shield(reading)
+
+    def _check_open(self) -> None:
+        if self._closed:  # the store is being opened again, or cannot be opened
+            raise StorageFailed
+
+    @property
+    def waiting(self) -> int:
+        """Return how many reads wait for a thread."""
+        return self._turns.waiting
 
     def close(self) -> None:
-        """Wait for reads in progress and close all connections."""
+        """Wait for reads in progress and close all connections. Reads that wait for a thread fail with StorageFailed."""
         self._closed = True
         self._threads.shutdown()
         for connection in self._open:
@@ -230,11 +258,13 @@ def _bodies_or_none(db: apsw.Connection, job_id: int) -> list[tuple[JobRecord, P
 
 
 def priority_counts(db: apsw.Connection, queue: int) -> dict[int, int]:
-    """Count waiting and delayed jobs per priority."""
+    """Count waiting and delayed jobs per priority, lowest first."""
     counts: dict[int, int] = {}
     for priority, count in db.execute(_PRIORITIES, (queue,)):
-        counts[priority] = counts.get(priority, 0) + count
-    return dict(sorted(counts.items()))
+        counts[priority] = count
+        if not len(counts) % limits.count_rest_rows:
+            rest_in_thread()
+    return counts
 
 
 def prioritized_count(db: apsw.Connection, queue: int) -> int:

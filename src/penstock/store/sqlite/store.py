@@ -237,7 +237,12 @@ class SqliteStore(SqliteStoreReads):
                 "another directory with --data. Nothing was changed."
             ) from error
         sync_directory(self._directory)
-        self.readers = reads.Readers(lambda: self._connect(READER_CACHE_KIB, read_only=True), inline=self._read_inline)
+        self.readers = reads.Readers(
+            lambda: self._connect(READER_CACHE_KIB, read_only=True),
+            self.clock,
+            lambda: self.pool_shares,
+            inline=self._read_inline,
+        )
         self.checkpointer = Checkpointer(lambda: self._connect(READER_CACHE_KIB), self._checkpoint_thread, CHECKPOINT_PAGES)
         self.checkpointer.when_done = self._log_sync.log_may_restart
         self._db.set_wal_hook(self._log_grew)  # replaces SQLite's own checkpoints inside of commits

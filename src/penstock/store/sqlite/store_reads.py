@@ -19,6 +19,7 @@ from penstock.store.contract import (
     Search,
     Selection,
 )
+from penstock.store.read_turns import OWN
 from penstock.store.sqlite import (
     bulk_records,
     crons,
@@ -91,64 +92,76 @@ class SqliteStoreReads(CatalogReads[SqliteCatalog]):
         return dict(found)
 
     async def job_export(self, ids: Sequence[int]) -> list[MovedJob]:
-        return await self.readers.run(lambda db: reads.export(db, ids))
+        return await self.readers.run(OWN, lambda db: reads.export(db, ids))
 
     async def job_places(self, ids: Sequence[int]) -> dict[int, JobPlace]:
         found = self.db.executemany(_PLACES, [(job_id,) for job_id in ids])
         return {job_id: JobPlace(MoveStep(step), QueueKey(*key)) for job_id, step, *key in found}
 
     async def job_select(self, selection: Selection) -> list[Place]:
-        return await self.readers.run(lambda db: reads.select(db, selection))
+        return await self.readers.run(selection.queue.key.namespace, lambda db: reads.select(db, selection))
 
     async def job_page(self, page: Page) -> list[Delivery]:
-        return await self.readers.run(lambda db: reads.page(db, page))
+        return await self.readers.run(page.queue.key.namespace, lambda db: reads.page(db, page), bounded=True)
 
     async def priority_counts(self, queue: Queue) -> dict[int, int]:
-        return await self.readers.run(lambda db: reads.priority_counts(db, queue.number))
+        return await self.readers.run(queue.key.namespace, lambda db: reads.priority_counts(db, queue.number), bounded=True)
 
     async def prioritized_count(self, queue: Queue) -> int:
-        return await self.readers.run(lambda db: reads.prioritized_count(db, queue.number))
+        return await self.readers.run(
+            queue.key.namespace, lambda db: reads.prioritized_count(db, queue.number), bounded=True
+        )
 
     async def group_count(self, queue: Queue, state: State, group: str | None) -> int:
-        return await self.readers.run(lambda db: reads.group_count(db, queue.number, state, group))
+        return await self.readers.run(
+            queue.key.namespace, lambda db: reads.group_count(db, queue.number, state, group), bounded=True
+        )
 
     async def finished_minutes(self, queue: Queue, state: State) -> FinishedMinutes:
-        return await self.readers.run(lambda db: reads.finished_minutes(db, queue.number, state))
+        return await self.readers.run(
+            queue.key.namespace, lambda db: reads.finished_minutes(db, queue.number, state), bounded=True
+        )
 
-    async def result_list(self, ids: Sequence[int]) -> dict[int, bytes]:
-        return await self.readers.run(lambda db: reads.results(db, ids))
+    async def result_list(self, ids: Sequence[int], *, namespace: str = OWN) -> dict[int, bytes]:
+        return await self.readers.run(namespace, lambda db: reads.results(db, ids))
 
-    async def result_get(self, job_id: int) -> bytes | None:
+    async def result_get(self, job_id: int, *, namespace: str = OWN) -> bytes | None:  # noqa: ARG002 - it is read at once
         return rows.read_result(self.db, job_id)
 
     async def need_list(
-        self, job_id: int, states: Sequence[Need] | None = None, limit: int = limits.list_jobs_max, offset: int = 0
+        self,
+        job_id: int,
+        states: Sequence[Need] | None = None,
+        limit: int = limits.list_jobs_max,
+        offset: int = 0,
+        *,
+        namespace: str = OWN,
     ) -> list[Dependency]:
-        return await self.readers.run(lambda db: reads.needs(db, job_id, states, limit, offset))
+        return await self.readers.run(namespace, lambda db: reads.needs(db, job_id, states, limit, offset))
 
-    async def log_get(self, job_id: int) -> list[LogEntry]:
+    async def log_get(self, job_id: int, *, namespace: str = OWN) -> list[LogEntry]:  # noqa: ARG002 - it is read at once
         return reads.logs(self.db, job_id)
 
-    async def job_fetch(self, ids: Sequence[int]) -> list[Delivery]:
-        return await self.readers.run(lambda db: reads.fetch(db, ids))
+    async def job_fetch(self, ids: Sequence[int], *, namespace: str = OWN) -> list[Delivery]:
+        return await self.readers.run(namespace, lambda db: reads.fetch(db, ids))
 
-    async def head_list(self, ids: Sequence[int]) -> list[JobRecord]:
-        return await self.readers.run(lambda db: reads.heads(db, ids))
+    async def head_list(self, ids: Sequence[int], *, namespace: str = OWN) -> list[JobRecord]:
+        return await self.readers.run(namespace, lambda db: reads.heads(db, ids))
 
     async def entry_list(self, search: Search) -> list[BulkRecord]:
-        return await self.readers.run(lambda db: bulk_records.entries(db, search))
+        return await self.readers.run(search.namespace or OWN, lambda db: bulk_records.entries(db, search))
 
     async def entry_totals(self, kind: int, namespace: str | None = None) -> tuple[int, int]:
-        return await self.readers.run(lambda db: bulk_records.totals(db, kind, namespace))
+        return await self.readers.run(namespace or OWN, lambda db: bulk_records.totals(db, kind, namespace))
 
     async def chunk_read(self, owner: int, after: int, limit: int) -> list[Chunk]:
-        return await self.readers.run(lambda db: bulk_records.chunks(db, owner, after, limit))
+        return await self.readers.run(OWN, lambda db: bulk_records.chunks(db, owner, after, limit))
 
     async def cron_get(self, key: CronKey) -> CronRecord | None:
         return next(iter(crons.read(self.db, crons.FIND, tuple(key))), None)
 
     async def cron_list(self, namespace: str) -> list[CronRecord]:
-        return await self.readers.run(lambda db: crons.read(db, crons.LIST, (namespace,)))
+        return await self.readers.run(namespace, lambda db: crons.read(db, crons.LIST, (namespace,)))
 
     def webhook_list(self) -> list[WebhookRecord]:
         return sorted(self.webhooks.by_id.values(), key=lambda each: each.id)
@@ -160,10 +173,10 @@ class SqliteStoreReads(CatalogReads[SqliteCatalog]):
         return self.journal_next
 
     async def journal_read(self, seq: int, limit: int) -> list[JournalBlock]:
-        return await self.readers.run(lambda db: reads.journal(db, seq, limit))
+        return await self.readers.run(OWN, lambda db: reads.journal(db, seq, limit))
 
     async def journal_first(self) -> int | None:
-        return await self.readers.run(reads.journal_first)
+        return await self.readers.run(OWN, reads.journal_first)
 
     async def journal_page(self, seq: int, namespace: str, bytes_max: int) -> JournalPage:
-        return await self.readers.run(lambda db: reads.journal_page(db, seq, namespace, bytes_max))
+        return await self.readers.run(namespace, lambda db: reads.journal_page(db, seq, namespace, bytes_max))

@@ -333,7 +333,7 @@ class PriorityCountsReply(Reply, kw_only=True):
     """How many waiting and delayed jobs there are per priority."""
 
     queue: str
-    counts: dict[str, int]
+    counts: dict[int, int]
 
 
 class PausedReply(Reply, kw_only=True):

@@ -1,4 +1,4 @@
-"""Turns at the journal: few at a time, and each namespace gets its share."""
+"""Turns at the journal, which are slots without shares: few at a time, and the lines of namespaces are served in rotation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from penstock.core.clock import yield_to_loop
-from penstock.engine.fair_turns import FairTurns
+from penstock.core.pool_shares import ALL, Slots
 
 pytestmark = pytest.mark.anyio
 
@@ -16,7 +16,7 @@ class Line:
     """Callers that note when they have their turn, and keep it until they are told to go."""
 
     def __init__(self, places: int) -> None:
-        self.turns = FairTurns(places)
+        self.turns = Slots(places, ALL)
         self.had: list[str] = []
         self.go = asyncio.Semaphore(0)
 
