@@ -204,7 +204,7 @@ async def test_clocks_may_differ_by_the_leeway(clock: ManualClock) -> None:
 
 async def test_claims_can_be_required(clock: ManualClock) -> None:
     endless = token(exp=None)
-    assert await refused(verifier(clock), endless) == "The token has no claim exp. Have it issued with one."
+    assert await refused(verifier(clock), endless) == "The token has no claim exp. Request one from the issuer."
     assert (await verifier(clock, required=()).identify(endless)).expires_ms is None
     assert "no claim scopes" in await refused(verifier(clock, required=("exp", "scopes")), token(scopes=None))
 
@@ -323,7 +323,7 @@ def test_tokens_without_scopes_have_those_that_are_configured() -> None:
 def test_a_refusal_names_the_scope_that_is_missing() -> None:
     with pytest.raises(Forbidden) as caught:
         Identity("x", {}).check("acme", Right.TAKE)
-    told = "This token may not do that in the namespace 'acme'. It needs the scope 'acme:consume'."
+    told = "This token has no permission for this in the namespace 'acme'. It needs the scope 'acme:consume'."
     assert str(caught.value).startswith(told)
     assert "JWT_DEFAULT_SCOPES" in str(caught.value)
     with pytest.raises(Forbidden) as caught:

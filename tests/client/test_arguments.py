@@ -197,6 +197,6 @@ def test_the_type_of_a_result_is_told_apart_from_a_failure(tasks: Tasks) -> None
     def lies() -> int:
         return "text"  # type: ignore[return-value]
 
-    with run(tasks), pytest.raises(TypeError, match="does not fit the return type of the task") as wrong:
+    with run(tasks), pytest.raises(TypeError, match="does not match the return type of the task") as wrong:
         lies.enqueue().result(PATIENCE_S)
     assert not isinstance(wrong.value, JobFailed)

@@ -91,9 +91,9 @@ def nested(levels: int) -> Any:
     [
         (
             object(),
-            "The result of type object was not kept: The value cannot be encoded as JSON: there is no JSON for a object",
+            "The result of type object was not kept: The value cannot be encoded as JSON: a object cannot be encoded as JSON",
         ),
-        ({"a": [1, {2, 3j}]}, "there is no JSON for a complex"),
+        ({"a": [1, {2, 3j}]}, "a complex cannot be encoded as JSON"),
         (Odd(), "The result of type Odd was not kept: cannot be dumped"),
         ("\udcff", "surrogates not allowed"),
         (nested(100), "The result was not kept, because the server refused it: "),

@@ -112,7 +112,7 @@ def test_a_token_that_is_over_is_told_so(guarded: ServerProcess, client: httpx2.
     for claims, words in (
         ({"exp": 1_000_000_000}, "The token has expired. Get a new one."),
         ({"nbf": 9_999_999_998}, "The token is not valid yet. Check the clocks, or wait."),
-        ({"exp": None}, "The token has no claim exp. Have it issued with one."),
+        ({"exp": None}, "The token has no claim exp. Request one from the issuer."),
     ):
         response = client.get("/stats", headers=bearer(token(**claims)))
         assert (response.status_code, response.json()["error"]) == (401, words)
@@ -278,7 +278,7 @@ def test_a_tcp_client_shows_a_token_and_chooses_its_namespace(guarded: ServerPro
         tcp.ok("Ping")
         tcp.ok("Auth", token=token(scopes=["mine:*"]))
         assert tcp.ok("PULL", queue="tcp")["job"]["data"] == 1
-        assert "before anything else" in tcp.refused("Auth", token="static", namespace="default")
+        assert "before the first command" in tcp.refused("Auth", token="static", namespace="default")
 
 
 def test_what_is_sent_right_behind_an_auth_counts_as_after_it(guarded: ServerProcess) -> None:
@@ -321,7 +321,7 @@ async def test_a_session_whose_token_ended_does_nothing_until_it_shows_another(e
 
     tcp = await asyncio.to_thread(talk)
     await clock.advance(10_000)
-    words = "The token has expired. Get a new one, and show it with Auth."
+    words = "The token has expired. Get a new one, and send it with Auth."
     assert await asyncio.to_thread(tcp.refused, "PULL", queue=tcp.queue) == words
     await asyncio.to_thread(tcp.ok, "Auth", token=token())
     counts = await asyncio.to_thread(tcp.ok, "GetJobCounts", queue=tcp.queue)
@@ -344,7 +344,7 @@ async def test_events_of_a_queue_end_with_the_token_unless_another_was_shown(eng
 
     ends, goes_on = await asyncio.to_thread(subscribe, False), await asyncio.to_thread(subscribe, True)
     await clock.advance(10_000)
-    words = "The token has expired. Get a new one, and show it with Auth."
+    words = "The token has expired. Get a new one, and send it with Auth."
     assert (await asyncio.to_thread(ends.read))["error"] == words
     assert await asyncio.to_thread(ends.read) is None
     await asyncio.to_thread(goes_on.ok, "Ping")

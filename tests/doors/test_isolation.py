@@ -760,7 +760,9 @@ def test_commands_in_a_foreign_namespace_are_refused_as_in_one_that_is_not_there
                     done, answer = theirs(name, one)
                     assert (done, answer) == nobodys(name, other), f"{name} {one}"
                     assert done is (name in FOR_EVERYBODY - {"Auth"}), f"{name} {one}"
-                    assert done or name == "Auth" or "This token may not do that in the " in answer, f"{name} {one}"
+                    assert done or name == "Auth" or "This token has no permission for this in the " in answer, (
+                        f"{name} {one}"
+                    )
                     if key != KEYS[0]:
                         break
 
@@ -776,7 +778,7 @@ def test_names_of_another_namespace_are_as_good_as_made_up_to_commands(world: Wo
             got = [mine(name, each) for each in asks]
             if name in SERVER_COMMANDS:
                 assert got[0][0] is False, name
-                assert "may not do that in the whole server" in got[0][1], name
+                assert "has no permission for this in the whole server" in got[0][1], name
             if asks != others:
                 for ask, one, other in zip(asks, got, [mine(name, each) for each in others], strict=True):
                     assert one == other, f"{name} {ask}"

@@ -121,7 +121,7 @@ def test_events_are_told_in_their_namespace_only(world: World, key: str) -> None
         ]
         abroad = stack.enter_context(ear(world.server, additional_headers=shown(world.keys[key], OWNER)))
         refused = abroad.ask("Subscribe", events=["*"])
-        assert "may not do that in the namespace" in refused["error"]
+        assert "has no permission for this in the namespace" in refused["error"]
         live(world)
         job = client.post(f"/queues/{LIVE}/jobs", json={"data": 1}, headers=shown(world.keys["everything"], STRANGER)).json()
         for each in streams:

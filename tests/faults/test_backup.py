@@ -214,7 +214,7 @@ def test_a_store_that_is_there_is_replaced_only_when_told_and_readers_notice(tak
         refused = run("restore", taken, "--data", data, "--replace")
         assert "uses the data directory" in refused.output
         refused = run("backup", taken, "--data", data)
-        assert "is there already. Name a new directory" in refused.output
+        assert "exists already. Name a new directory" in refused.output
     assert run("backup", tmp_path / "later", "--data", data).exit_code == 0
     assert run("restore", taken, "--data", data, "--replace").exit_code == 0
     assert run("restore", taken, "--data", data, "--replace").exit_code == 0, "also twice within a second"

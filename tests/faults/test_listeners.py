@@ -102,7 +102,8 @@ def test_a_default_port_that_is_taken_is_warned_of_and_the_server_goes_on(tmp_pa
     (warning,) = (json.loads(line) for line in said.splitlines() if "a listener is not started" in line)
     assert (warning["level"], warning["listener"]) == ("warning", "tcp")
     assert warning["reason"] == (
-        f"Cannot listen on {default}: Address already in use. Stop what listens there, or choose another address with --tcp."
+        f"Cannot listen on {default}: Address already in use. Stop the program that uses it, or choose "
+        "another address with --tcp."
     )
 
 

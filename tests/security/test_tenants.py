@@ -285,7 +285,7 @@ def test_connections_without_a_token(server: ServerProcess, door: str) -> None:
             else:
                 assert resp_auth(server, "good", links, source) == b"+OK\r\n"
         oldest = strangers[0]
-        assert b"Too many connections wait for a token" in oldest.makefile("rb").read()
+        assert b"Too many connections without a token" in oldest.makefile("rb").read()
 
 
 #: Small pools, so that few connections fill them.

@@ -453,7 +453,7 @@ def test_a_lake_is_refused_that_is_none_or_somebody_elses(
     (tmp_path / "diary.txt").write_text("dear", encoding="utf-8")
     with (
         closing(builder(spark, server, Lake(tmp_path))) as made,
-        pytest.raises(LakeInvalid, match="is not empty and no lake"),
+        pytest.raises(LakeInvalid, match="is not empty, and is not a lake"),
     ):
         made.open()
     with (
@@ -555,14 +555,14 @@ def _forget_by_command(lake: Lake, monkeypatch: pytest.MonkeyPatch, run: list[st
         tried = invoke("forget", "--keep-days", "1", "--dry-run")
         assert f"bronze/events: {events:,} rows in " in tried.output
         assert lake.read(EVENTS).num_rows == events
-        assert "are forgotten" in invoke("forget", "--keep-days", "1").output
+        assert "are deleted" in invoke("forget", "--keep-days", "1").output
     assert [lake.read(table).num_rows for table in DETAILED] == [0, 0, 0, 0]
     assert lake.read(MINUTES).equals(gold)
     again = CliRunner().invoke(main, run)
     assert ": 0 events in 0 batches" in again.output
     refused = invoke("rebuild")
     assert refused.exit_code == 1
-    assert "Say --lose-forgotten" in refused.output
+    assert "set --lose-forgotten" in refused.output
     assert lake.read(MINUTES).equals(gold)
     assert invoke("rebuild", "--lose-forgotten").exit_code == 0
     assert lake.read(MINUTES).num_rows == 0

@@ -60,7 +60,7 @@ def test_moments(text: str, moment: int) -> None:
         (URL | {"table": "job"}, "Option table must be one of jobs, journal, queues"),
         (URL | {"queues": "mail"}, "Option table: queues are read as a stream"),
         ({"url": "localhost:6790", "table": "jobs"}, "Option url must begin with http"),
-        ({"url": "http://me:secret@host", "table": "jobs"}, "Option url must not hold a password"),
+        ({"url": "http://me:secret@host", "table": "jobs"}, "Option url must not contain a password"),
         (URL | {"table": "jobs", "token": "t"}, "Option token: do not put a secret"),
         (URL | {"table": "jobs", "apiKey": "t"}, "Option apiKey: do not put a secret"),
         (URL | {"table": "jobs", "stats": "failed"}, "Option stats is unknown. Is it states?"),
@@ -166,7 +166,10 @@ def schema_of(**types: object) -> StructType:
         (schema_of(valu=StringType()), "column value is missing"),
         (schema_of(value=IntegerType()), "Column value must be binary or string, not int"),
         (schema_of(value=StringType(), priority=StringType()), "Column priority must be int"),
-        (schema_of(value=StringType(), priorty=IntegerType()), r"Column priorty means nothing to a job\. Is it priority\?"),
+        (
+            schema_of(value=StringType(), priorty=IntegerType()),
+            r"Column priorty is not a column of a job\. Is it priority\?",
+        ),
     ],
 )
 def test_wrong_columns_of_writes(schema: StructType, says: str) -> None:
@@ -175,7 +178,7 @@ def test_wrong_columns_of_writes(schema: StructType, says: str) -> None:
 
 
 def test_a_write_needs_a_queue_and_the_option_beats_the_column() -> None:
-    with pytest.raises(OptionInvalid, match="Where to"):
+    with pytest.raises(OptionInvalid, match="There is no queue to push to"):
         schemas.check_sink(schema_of(value=StringType()), options.for_write(URL, overwrite=False))
     both = schema_of(value=StringType(), queue=StringType(), job_id=StringType())
     assert schemas.check_sink(both, options.for_write(URL, overwrite=False)) == ["value", "queue"]

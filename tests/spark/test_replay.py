@@ -86,7 +86,7 @@ def test_dead_letters_and_history(spark: SparkSession, tmp_path: Path) -> None:
         assert {json.loads(row["headers"])[HEADER] for row in found} <= {row["id"] for row in dead}
         assert "2 jobs were put on again." in run(*few, "--again").output
         assert len(jobs_of(server, "again")) == 4
-        assert "No job fits" in run("--where", "false", "--queue", "again").output
+        assert "No job matches" in run("--where", "false", "--queue", "again").output
         done = run("--where", "true", "--queue", "done", "--from-state", "completed", "--from-queue", "mail")
         assert "10 jobs were put on done." in done.output
 

@@ -168,7 +168,7 @@ def test_more_queues_than_one_claim_may_name(fake: FakeServer, monkeypatch: pyte
         assert keeper is not None
         keeper.wait(30)
     many = options.for_batch({"url": fake.url, "table": "jobs", "queuesPattern": "q.*"})
-    with pytest.raises(options.OptionInvalid, match="Option queuesPattern fits 25 queues, and a snapshot takes 20"):
+    with pytest.raises(options.OptionInvalid, match="Option queuesPattern matches 25 queues, and a snapshot has at most 20"):
         batch.reader(many, StructType([StructField("queue", StringType())])).partitions()
 
 

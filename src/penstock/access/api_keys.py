@@ -71,7 +71,7 @@ def check_request(
     if len(label) > limits.api_key_label_chars_max or not label.isprintable():
         raise InvalidInput(f"label must be one line of at most {limits.api_key_label_chars_max} characters")
     if lasts_ms is not None and not 0 < lasts_ms <= limits.api_key_ms_max:
-        raise InvalidInput(f"a key must be good for 1 to {limits.api_key_ms_max} ms")
+        raise InvalidInput(f"a key must be valid for 1 to {limits.api_key_ms_max} ms")
     return KeyRequest(tuple(dict.fromkeys(namespaces)), tuple(dict.fromkeys(roles)), label, lasts_ms)
 
 

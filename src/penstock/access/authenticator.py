@@ -88,7 +88,7 @@ class Authenticator:
         if identity is None or (identity is self.open_identity and not self.is_open):
             raise Unauthorized("Not authenticated")
         if identity.expired(self._clock.now_ms()):
-            raise Unauthorized("The token has expired. Get a new one, and show it with Auth.")
+            raise Unauthorized("The token has expired. Get a new one, and send it with Auth.")
         identity.check(namespace, right)
 
     async def close(self) -> None:

@@ -116,7 +116,9 @@ class Identity:
         remedy = (
             "" if self._grants else f" None of its claims {_CLAIMS} grants anything; JWT_DEFAULT_SCOPES is for such tokens."
         )
-        raise Forbidden(f"This token may not do that in {where}. It needs the scope '{namespace}:{_REMEDY[right]}'.{remedy}")
+        raise Forbidden(
+            f"This token has no permission for this in {where}. It needs the scope '{namespace}:{_REMEDY[right]}'.{remedy}"
+        )
 
     def expired(self, now_ms: int) -> bool:
         """Return whether it has ended."""
@@ -150,7 +152,7 @@ def grants_of(claims: Mapping[str, Any], default_scopes: Sequence[str] = ()) -> 
                 continue
             if colon and not namespace:
                 raise Unauthorized(
-                    f"The token's claim {name} has the scope {scope!r}, whose namespace is empty. Name it, or say *."
+                    f"The token's claim {name} has the scope {scope!r}, whose namespace is empty. Name it, or use *."
                 )
             for where in _within(namespace or ANYWHERE, allowed):
                 grants[where] = grants.get(where, 0) | right
@@ -167,7 +169,7 @@ def _within(namespace: str, allowed: set[str]) -> set[str]:
 def _texts(value: object, name: str) -> list[str]:
     texts = value.split() if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
-        raise Unauthorized(f"The token's claim {name} must be a list of strings, or a string. Have it issued with one.")
+        raise Unauthorized(f"The token's claim {name} must be a list of strings, or a string. Request one from the issuer.")
     if len(texts) > limits.token_grants_max:
         raise Unauthorized(f"The token's claim {name} is too long (max {limits.token_grants_max} items).")
     return texts

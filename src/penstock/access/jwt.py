@@ -104,7 +104,7 @@ class Verifier:
         rules, now = self._rules, self._clock.now_ms()
         for name in rules.required:
             if claims.get(name) is None:
-                raise Unauthorized(f"The token has no claim {name}. Have it issued with one.")
+                raise Unauthorized(f"The token has no claim {name}. Request one from the issuer.")
         expires, begins, issued = (_moment(claims, name) for name in ("exp", "nbf", "iat"))
         if any(moment is not None and now + rules.leeway_ms < moment for moment in (begins, issued)):
             raise Unauthorized("The token is not valid yet. Check the clocks, or wait.")
@@ -120,7 +120,7 @@ class Verifier:
             raise Unauthorized("The issuer of the token is not jwt_issuer.")
         subject = claims.get("sub")
         if not isinstance(subject, str | None):
-            raise Unauthorized("The token's claim sub must be a string. Have it issued with one.")
+            raise Unauthorized("The token's claim sub must be a string. Request one from the issuer.")
         grants = grants_of(claims, rules.default_scopes)
         return Identity(subject or "", grants, None if expires is None else expires + rules.leeway_ms)
 
@@ -132,5 +132,5 @@ def _moment(claims: dict[str, Any], name: str) -> int | None:
         return None
     is_finite = math.isfinite(value) if isinstance(value, float) else isinstance(value, int) and not isinstance(value, bool)
     if not is_finite:
-        raise Unauthorized(f"The token's claim {name} must be a number of seconds. Have it issued with one.")
+        raise Unauthorized(f"The token's claim {name} must be a number of seconds. Request one from the issuer.")
     return int(max(-_FOREVER_MS, min(value * 1_000, _FOREVER_MS)))

@@ -59,7 +59,7 @@ def pem_key(pem: bytes) -> Key:
         else:
             value = serialization.load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm):
-        raise ValueError("it holds no public key in PEM form") from None
+        raise ValueError("it has no public key in PEM form") from None
     return Key(None, _algorithm_of(value), value)
 
 

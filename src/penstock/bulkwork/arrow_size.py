@@ -51,11 +51,11 @@ def check_sizes(source: pa.BufferReader) -> Sizes:
             if message.metadata.size > limits.stage_schema_bytes_max:
                 raise InvalidInput(
                     f"The description of the columns has {message.metadata.size} bytes, "
-                    f"at most {limits.stage_schema_bytes_max} are taken. Leave out columns and their metadata."
+                    f"at most {limits.stage_schema_bytes_max} are accepted. Leave out columns and their metadata."
                 )
             continue
         if message.type != "record batch":
-            raise InvalidInput(f"The stream has a {message.type}, and only record batches are taken. Send plain columns.")
+            raise InvalidInput(f"The stream has a {message.type}, and only record batches are accepted. Send plain columns.")
         batches += 1
         if batches > limits.stage_batches_max:
             raise InvalidInput(f"More than {limits.stage_batches_max} record batches. Send fewer, larger ones.")

@@ -95,7 +95,9 @@ def _read(path: Path) -> pa.Table:
     is_file = body.startswith(_FILE_MARK)
     if is_file:
         if not body.endswith(_FILE_MARK):
-            raise InvalidInput("The body is not an Arrow IPC stream or file: its end is missing. Was it cut off?")
+            raise InvalidInput(
+                "The body is not an Arrow IPC stream or file: its end is missing. Check whether it was cut off."
+            )
         # A file is a stream between two marks. Its index is not used: it may list one batch any number of times.
         source.seek(_FILE_BEGIN_BYTES)
     try:
@@ -127,10 +129,10 @@ def _check_columns(schema: pa.Schema) -> None:
     """Raise InvalidInput for columns that staged rows do not have, before any value is read."""
     twice = [name for name, count in Counter(schema.names).items() if count > 1]
     if twice:
-        raise InvalidInput(f"Columns that are there twice: {_some(twice)}. Leave one of them out.")
+        raise InvalidInput(f"Duplicate columns: {_some(twice)}. Leave one of them out.")
     unknown = [name for name in schema.names if name not in COLUMNS]
     if unknown:
-        raise InvalidInput(f"Unknown columns: {_some(unknown)}. Known are: {', '.join(COLUMNS)}.")
+        raise InvalidInput(f"Unknown columns: {_some(unknown)}. Valid columns are: {', '.join(COLUMNS)}.")
     if "value" not in schema.names:
         raise InvalidInput("The column value is missing")
 
@@ -171,7 +173,7 @@ def _values(table: pa.Table, constants: Mapping[str, str]) -> tuple[list[bytes],
     values: list[bytes] = column.cast(pa.large_binary()).to_pylist()
     longest = max(map(len, values))
     if longest > limits.payload_bytes_max:
-        raise InvalidInput(f"A value has {longest} bytes, at most {limits.payload_bytes_max} are taken")
+        raise InvalidInput(f"A value has {longest} bytes, at most {limits.payload_bytes_max} are accepted")
     headers = _texts(table, "headers", constants, longest=limits.payload_bytes_max)
     objects: Iterable[Raw | None] = map(_object, headers) if isinstance(headers, list) else repeat(_object(headers))
     data: list[bytes] = []
@@ -280,7 +282,7 @@ def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _check_name(value: str) -> None:
     if ids.from_uuid(value) is not None:
-        raise InvalidInput(f"key {value!r} is spelled like an id that Penstock gives out. Choose another, or leave it out.")
+        raise InvalidInput(f"key {value!r} has the form of an id that Penstock assigns. Choose another, or leave it out.")
     if value.startswith(IDEMPOTENCY_PREFIX):
         raise InvalidInput(f"key must not begin with {IDEMPOTENCY_PREFIX!r}. Choose another, or leave it out.")
 
@@ -305,7 +307,7 @@ def _by_queue(table: pa.Table, constants: Mapping[str, str]) -> dict[str, Sequen
     """Return the rows of each queue, in order."""
     queues = _texts(table, "queue", constants, longest=limits.name_chars_max)
     if queues is None:
-        raise InvalidInput("There is no queue: neither a parameter, nor a column with anything in it")
+        raise InvalidInput("There is no queue. Set the parameter queue, or a column queue with values")
     if isinstance(queues, str):
         return {queues: range(table.num_rows)}
     rows: dict[str, list[int]] = {}
@@ -315,7 +317,7 @@ def _by_queue(table: pa.Table, constants: Mapping[str, str]) -> dict[str, Sequen
         rows.setdefault(queue, []).append(row)
     if len(rows) > limits.stage_queues_max:
         raise InvalidInput(
-            f"The rows are for {len(rows)} queues, at most {limits.stage_queues_max} are taken. Send the rows in more parts."
+            f"The rows are for {len(rows)} queues, at most {limits.stage_queues_max} are accepted. Send the rows in more parts."
         )
     return {**rows}
 

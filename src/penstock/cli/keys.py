@@ -149,7 +149,7 @@ def _line(key: ApiKey, now_ms: int | None) -> str:
 def _in_store(config: Config, do: Callable[[Store], Awaitable[T]], *, may_be_new: bool = False) -> T:
     """Run a function on the store that the configuration names. ``may_be_new``: create the store if there is none."""
     if not may_be_new and not config.stores and not config.data.is_dir():
-        raise ConfigInvalid(f"There is nothing in {config.data}. Say where the store is, with --data or --store.")
+        raise ConfigInvalid(f"There is no store in {config.data}. Set its place with --data or --store.")
 
     async def run() -> T:
         clock = SystemClock()

@@ -188,7 +188,7 @@ def _session(master: str, conf: tuple[str, ...]) -> SparkSession:
     for each in conf:
         name, found, value = each.partition("=")
         if not found:
-            raise click.UsageError(f"--conf {each}: say KEY=VALUE")
+            raise click.UsageError(f"--conf {each}: expected KEY=VALUE")
         settings[name] = value
     click.echo("Starting Spark …", err=True)
     return session(master, name="penstock pipeline", settings=settings)

@@ -39,7 +39,7 @@ def restore(source: Path | None, config_file: Path | None, *, check: bool, repla
             _tell(directory, "the restore is complete", replaced)
         return
     if source is None:
-        raise click.UsageError("Name the directory of the BACKUP, or say --continue after a restore that was interrupted.")
+        raise click.UsageError("Name the directory of the BACKUP, or set --continue after a restore that was interrupted.")
     parts = backups.parts_of(source)
     if check:
         for part in parts:

@@ -69,7 +69,7 @@ def _find(target: str) -> Tasks:
 
 
 def _module(name: str) -> ModuleType:
-    """Import a module. Raises a ClickException that tells apart a missing module and a missing import of that module."""
+    """Import a module. Raises a ClickException, with different texts for a missing module and for a missing import of it."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -86,4 +86,4 @@ class Arguments:
         try:
             return _plain.from_plain(plain, self.result)
         except msgspec.ValidationError as error:
-            raise TypeError(f"The result does not fit the return type of the task: {error}") from None
+            raise TypeError(f"The result does not match the return type of the task: {error}") from None

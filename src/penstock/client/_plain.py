@@ -54,7 +54,7 @@ def check_kind(kind: Any) -> None:
 def _dump(value: Any) -> Any:
     if callable(getattr(type(value), "model_dump", None)):
         return value.model_dump(mode="json", by_alias=True, round_trip=True)
-    raise TypeError(f"there is no JSON for a {type(value).__qualname__}")
+    raise TypeError(f"a {type(value).__qualname__} cannot be encoded as JSON")
 
 
 _encode: Final = msgspec.json.Encoder(enc_hook=_dump).encode
@@ -63,7 +63,7 @@ _encode: Final = msgspec.json.Encoder(enc_hook=_dump).encode
 def _load(kind: type, plain: Any) -> Any:
     if callable(getattr(kind, "model_validate", None)):
         return kind.model_validate(plain)  # type: ignore[attr-defined]
-    raise TypeError(f"a {kind.__qualname__} cannot be made of JSON")
+    raise TypeError(f"a {kind.__qualname__} cannot be decoded from JSON")
 
 
 def _explained(value: object, name: str, error: BaseException) -> Exception:

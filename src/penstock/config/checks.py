@@ -64,7 +64,7 @@ def check_messages(config: Config) -> None:
     if config.messages_batch_default > config.messages_batch_max:
         raise ConfigInvalid(
             f"messages_batch_default ({config.messages_batch_default}) is more than messages_batch_max "
-            f"({config.messages_batch_max}). Make it smaller, or the other one larger."
+            f"({config.messages_batch_max}). Reduce it, or increase the other one."
         )
 
 

@@ -105,8 +105,8 @@ def _refuse(env: Mapping[str, str]) -> None:
             raise ConfigInvalid(f"{name} is set, and {remedy}.")
     if env.get("S3_BACKUP_ENABLED", "").lower() in _YES:
         raise ConfigInvalid(
-            "S3_BACKUP_ENABLED is set, and the server copies nothing to S3. Back up the data directory, or the databases, from "
-            "outside, and unset S3_BACKUP_ENABLED."
+            "S3_BACKUP_ENABLED is set, and the server does not copy data to S3. Back up the data directory, or the databases, "
+            "with another tool, and unset S3_BACKUP_ENABLED."
         )
     for name in env:
         prefix = next((each for each in _EPOCHQ if name.startswith(each)), None)
@@ -124,7 +124,7 @@ def _refuse(env: Mapping[str, str]) -> None:
             "(REDIS_ADDRS=HOST:PORT,HOST:PORT), or Sentinels (REDIS_SENTINEL_MASTER=NAME)."
         )
     if env.get("DELIVERY_MODE", "at-least-once") not in ("", "at-least-once"):
-        raise ConfigInvalid("DELIVERY_MODE is not at-least-once, and nothing else is offered. Unset it.")
+        raise ConfigInvalid("DELIVERY_MODE is not at-least-once, the only mode that Penstock has. Unset it.")
     if env.get("MAX_BUFFER_LENGTH", "") not in ("", str(limits.buffer_jobs_max)):
         raise ConfigInvalid(
             f"MAX_BUFFER_LENGTH is set, and the buffer holds {limits.buffer_jobs_max} jobs, always. Unset it, and limit what "

@@ -85,8 +85,8 @@ def translate(entries: Mapping[str, SectionKey]) -> ParsedFile:
     """Return the settings for the keys of sections. Raises ConfigInvalid, with the key and what was expected."""
     if _is_on(entries.get("cluster.enabled"), default=False):
         raise ConfigInvalid(
-            f"cluster.enabled (from {entries['cluster.enabled'].origin}) is true, and there is no cluster of peers here. "
-            "Leave it out, and let several servers share PostgreSQL stores instead: --store postgresql://…"
+            f"cluster.enabled (from {entries['cluster.enabled'].origin}) is true, and Penstock has no cluster of peers. "
+            "Remove the line, and let several servers share PostgreSQL stores instead: --store postgresql://…"
         )
     texts = {SAME[key]: Given(text, origin, key) for key, text, origin in entries.values() if key in SAME}
     notes = [

@@ -45,7 +45,7 @@ def _read(file: Path, loader: yaml.SafeLoader, top: yaml.Node) -> ParsedFile:
     if not isinstance(top, yaml.MappingNode):
         if loader.construct_object(top) is None:
             return ParsedFile({})
-        raise ConfigInvalid(f"The configuration file {file} must hold settings, one per line, as in 'durability: always'.")
+        raise ConfigInvalid(f"The configuration file {file} must have settings, one per line, as in 'durability: always'.")
     texts: dict[str, Given] = {}
     nested: dict[str, SectionKey] = {}
     for line in _lines(file, loader, top):
@@ -78,7 +78,7 @@ def _section(file: Path, loader: yaml.SafeLoader, line: _Line) -> Iterator[_Line
         some = next(key for key in epochq_compat.KEYS if key.startswith(f"{line.key}."))
         raise ConfigInvalid(
             f"The configuration file {file} has a value for {line.key} (line {line.number}), which is a section: expected "
-            f"settings of its own below it, such as {some}."
+            f"settings below it, such as {some}."
         )
 
 

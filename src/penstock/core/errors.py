@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ServerError(Exception):
-    """Something went wrong inside the server; the log has the details."""
+    """An internal error occurred. The server's log has the details."""
 
     code = "internal"
 
@@ -45,7 +45,7 @@ class PayloadTooLarge(InvalidInput):
 
 
 class BodyTooLarge(ServerError):
-    """Request body too large (max 10MB). Send it in smaller pieces."""
+    """Request body too large (max 10MB). Send it in smaller parts."""
 
     code = "body_too_large"
 
@@ -63,7 +63,7 @@ class TargetTooLong(ServerError):
 
 
 class FrameTooLarge(InvalidInput):
-    """The frame is larger than the protocol allows. Send it in smaller pieces."""
+    """The frame is larger than the protocol allows. Send it in smaller parts."""
 
     code = "frame_too_large"
 
@@ -97,7 +97,7 @@ class HostRefused(ServerError):
 
 
 class Forbidden(ServerError):
-    """This token may not do that. Use one that may."""
+    """This token has no permission for this. Use a token that has it."""
 
     code = "forbidden"
 
@@ -161,7 +161,7 @@ class SnapshotNotFound(ServerError):
 
 
 class JournalGone(ServerError):
-    """The journal is not kept that far back."""
+    """The requested events are no longer in the journal."""
 
     code = "journal_gone"
 
@@ -219,7 +219,7 @@ class WrongState(ServerError):
 
 
 class NothingToAwait(ServerError):
-    """The job waits for nothing: none of the jobs that it depends on is open. You still have its lease; continue with it."""
+    """The job has nothing to wait for: its dependencies have ended. You still have its lease; continue with it."""
 
     code = "nothing_to_await"
 
@@ -264,19 +264,19 @@ class NamespaceNotFound(ServerError):
 
 
 class AlreadyExists(ServerError):
-    """There is one of that name already."""
+    """This name exists already."""
 
     code = "already_exists"
 
 
 class StageUnknown(ServerError):
-    """Nothing is staged under that name."""
+    """There is no staged write with this name."""
 
     code = "stage_unknown"
 
 
 class CommitUnknown(ServerError):
-    """Nothing was committed under that key."""
+    """There is no commit with this key."""
 
     code = "commit_unknown"
 
@@ -317,7 +317,7 @@ class TooMany(ServerError):
 
 
 class NamespaceLimit(TooMany):
-    """The namespace has its share of a limited resource of the server. Give up some, or raise the setting namespace_share."""
+    """The namespace has used its share of a resource of the server. Free some of it, or raise the setting namespace_share."""
 
     code = "namespace_limit"
 
@@ -424,7 +424,7 @@ class LakeUnavailable(ServerError):
 
 
 class LakeUnusable(ServerError):
-    """Something in the lake cannot be used."""
+    """A part of the lake cannot be used."""
 
     code = "lake_invalid"
 
@@ -442,7 +442,7 @@ class RebalanceRefused(ServerError):
 
 
 class KeysUnavailable(ServerError):
-    """The keys that tokens are checked with cannot be fetched now; the log has the reason. Retry in a moment."""
+    """The keys for JSON Web Tokens cannot be fetched now. The server's log has the reason. Retry in a moment."""
 
     code = "keys_unavailable"
 

@@ -86,7 +86,7 @@ def parse(expression: str | None, every_ms: int | None = None, timezone: str | N
     try:
         next(_local_times(_fields(expression), datetime(2000, 1, 1)))  # noqa: DTZ001 - a calendar without a zone
     except StopIteration:
-        raise InvalidInput("Invalid cron expression: no such day ever comes") from None
+        raise InvalidInput("Invalid cron expression: the day never occurs") from None
     return schedule
 
 

@@ -89,7 +89,7 @@ class Layout(NamedTuple):
             moving = "" if found.target is None else f", and is being rebalanced to {found.target}"
             raise StoreIncompatible(
                 f"This store is shard {found.shard} of {found.shards} (counting from 0){moving}, but was named as shard "
-                f"{self.shard} of {self.shards}. Give the same stores in the same order as before; nothing was changed."
+                f"{self.shard} of {self.shards}. Set the same stores in the same order as before; nothing was changed."
             )
 
 

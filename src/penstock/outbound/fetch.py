@@ -48,9 +48,7 @@ class Fetcher:
     async def _get(self) -> bytes:
         target = self._guard.check(self._url)
         if not target.is_tls and not self._guard.vouches_for(target):
-            raise ValueError(
-                "plain http can be changed on its way; use https, or vouch for the host in webhook_allowed_hosts"
-            )
+            raise ValueError("plain http can be changed on the network; use https, or add the host to webhook_allowed_hosts")
         reader, writer = await connect(target, await self._guard.addresses(target), self._tls)
         try:
             writer.write(head("GET", target, {"Accept": "application/json", "Connection": "close"}))

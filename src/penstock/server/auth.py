@@ -69,7 +69,7 @@ def _checked_scope(scope: str) -> str:
     """Return a scope. Raises ValueError for a scope without any permission."""
     namespace, colon, word = scope.rpartition(":")
     if word not in WORDS or (colon and not namespace):
-        raise ValueError(f"{scope!r} is no scope; expected NAMESPACE:WORD, with one of the words {', '.join(WORDS)}")
+        raise ValueError(f"{scope!r} is not a scope; expected NAMESPACE:WORD, with one of the words {', '.join(WORDS)}")
     return scope
 
 

@@ -150,7 +150,7 @@ def _write(file: Path, content: bytes, mode: int) -> None:
     except OSError as error:
         raise ConfigInvalid(
             f"The development certificate {file} cannot be written: {error.strerror}. Choose another directory with --data, or "
-            "bring a certificate of your own with --cert and --key."
+            "set your own certificate with --cert and --key."
         ) from None
 
 

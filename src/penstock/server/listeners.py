@@ -130,8 +130,8 @@ def check_free(listener: Listener, name: str) -> None:
             probe.bind((address, listener.port))
         except OSError as error:
             raise ConfigInvalid(
-                f"Cannot listen on {listener}: {os.strerror(error.errno or 0)}. Stop what listens there, or choose another "
-                f"address with {flag_of(name)}."
+                f"Cannot listen on {listener}: {os.strerror(error.errno or 0)}. Stop the program that uses it, or choose "
+                f"another address with {flag_of(name)}."
             ) from None
 
 

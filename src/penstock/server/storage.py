@@ -91,8 +91,8 @@ async def agree(shards: list[Store]) -> None:
             await shard.layout_refresh()
     else:
         raise StoreIncompatible(
-            f"Store {missing[0].shard} (counting from 0) is empty, but the others say that it is one of {needed} shards. Give "
-            "the same stores in the same order as before; nothing was changed."
+            f"Store {missing[0].shard} (counting from 0) is empty, but the others have a record of {needed} shards. Set "
+            "the same stores in the same order as before. Nothing was changed."
         )
     for number, shard in enumerate(shards):
         if shard.layout is None:

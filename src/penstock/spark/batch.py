@@ -74,8 +74,8 @@ class JobsReader(DataSourceReader):
                 return []
             if len(queues) > QUEUES_PER_SNAPSHOT and options.queues_pattern is not None:
                 raise OptionInvalid(
-                    f"Option queuesPattern fits {len(queues)} queues, and a snapshot takes {QUEUES_PER_SNAPSHOT} names at most."
-                    " Leave it out, and filter by the column queue."
+                    f"Option queuesPattern matches {len(queues)} queues, and a snapshot has at most {QUEUES_PER_SNAPSHOT}"
+                    " names. Leave it out, and filter by the column queue."
                 )
             made = wire.post(
                 "/bulk/snapshots",

@@ -179,7 +179,7 @@ def _check(db: Any, shard: int, options: Options) -> None:
         found = _ask(db, columns.SHARD)
     except Exception as error:
         raise OptionInvalid(
-            f"Option {_told_by(options)}: address {shard + 1} is no database of Penstock, or its user may not read it."
+            f"Option {_told_by(options)}: address {shard + 1} is not a database of Penstock, or its user may not read it."
         ) from error
     if found != [(shard,)]:
         raise OptionInvalid(

@@ -155,7 +155,7 @@ def _url(text: str) -> str:
         raise ValueError(f"must begin with http:// or https://, not {text!r}. Try http://{text}")
     if "@" in text.split("/", 3)[2]:
         raise ValueError(
-            "must not hold a password: options end up in plans. Use tokenEnv, tokenFile, apiKeyEnv or apiKeyFile"
+            "must not contain a password, because options are shown in plans. Use tokenEnv, tokenFile, apiKeyEnv or apiKeyFile"
         )
     return text.rstrip("/")
 
@@ -487,7 +487,7 @@ def _table(given: Mapping[str, str]) -> str:
         return str(_value("table", lower["table"]))
     if "queues" in lower or "queuespattern" in lower:
         return "queues"
-    raise OptionInvalid("Option table is missing: jobs or journal; or say queues=…, to consume these as a stream.")
+    raise OptionInvalid("Option table is missing: set jobs or journal; or set queues=…, to consume these as a stream.")
 
 
 def _value(name: str, text: str) -> Any:
@@ -522,7 +522,7 @@ def _read(given: Mapping[str, str], mode: str, *, needs_url: bool = True) -> Opt
             raise OptionInvalid(f"Option {name} is for {' and '.join(OPTIONS[name].modes)}, not for {mode}.")
         found[_FIELD_OF[name]] = _value(name, text)
     if needs_url and "url" not in found:
-        raise OptionInvalid("Option url is missing: where the server is, such as http://127.0.0.1:6790.")
+        raise OptionInvalid("Option url is missing: set the address of the server, such as http://127.0.0.1:6790.")
     return Options(mode=mode, **found)
 
 

@@ -157,11 +157,11 @@ def check_sink(schema: StructType, options: Options) -> list[str]:
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
     if "value" not in types:
         raise OptionInvalid(
-            f"The column value is missing: what the job carries, as string or binary. There are: {', '.join(types)}."
+            f"The column value is missing: the payload of the job, as string or binary. There are: {', '.join(types)}."
         )
     constant = options.constants()
     if "queue" not in types and "queue" not in constant:
-        raise OptionInvalid("Where to? Say so with the option queue, or with a column queue.")
+        raise OptionInvalid("There is no queue to push to. Set the option queue, or add a column queue.")
     kept = []
     for name, kind in types.items():
         if name in SINK_COLUMNS:
@@ -171,7 +171,7 @@ def check_sink(schema: StructType, options: Options) -> list[str]:
                 kept.append(name)
         elif name not in PASSED_OVER:
             raise OptionInvalid(
-                f"Column {name} means nothing to a job.{meant(name, SINK_COLUMNS)} Leave it out; there are:"
+                f"Column {name} is not a column of a job.{meant(name, SINK_COLUMNS)} Leave it out; there are:"
                 f" {', '.join(SINK_COLUMNS)}."
             )
     return kept

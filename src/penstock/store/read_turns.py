@@ -58,7 +58,7 @@ class ReadTurns:
         except TimeoutError:
             raise TooMany(
                 f"This listing or count waited {limits.read_wait_ms_max // limits.SECOND_MS} s for others of namespace "
-                f"{namespace}, and was not begun. Ask for fewer at the same time, then retry."
+                f"{namespace}, and was not begun. Send fewer at the same time, then retry."
             ) from None
 
     def give_back(self, namespace: str) -> None:

@@ -209,7 +209,7 @@ def test_what_is_damaged_in_arrow_is_refused(api: Api) -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, twice.schema) as writer:
         writer.write_table(twice)
-    assert refused(api, sink.getvalue().to_pybytes()) == (400, "Columns that are there twice: value. Leave one of them out.")
+    assert refused(api, sink.getvalue().to_pybytes()) == (400, "Duplicate columns: value. Leave one of them out.")
 
 
 def test_a_trailer_is_not_needed_and_must_be_right(api: Api) -> None:
@@ -223,7 +223,7 @@ def test_a_trailer_is_not_needed_and_must_be_right(api: Api) -> None:
 
 def test_a_body_may_be_larger_than_a_job(api: Api) -> None:
     too_large = api.refused("POST", "/bulk/stages/refused", content=b"x" * (65 * 2**20), params={"queue": api.queue})
-    assert too_large == (413, "Request body too large (max 64MB). Send it in smaller pieces.")
+    assert too_large == (413, "Request body too large (max 64MB). Send it in smaller parts.")
     large = [b'"' + b"x" * 1_000_000 + b'"'] * 20
     assert stage(api, "a", stream_of({"value": large}))["rows"] == 20
     assert commit(api, "k", "a")["state"] == "published"

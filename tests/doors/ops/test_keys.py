@@ -84,7 +84,7 @@ def test_a_key_is_made_listed_and_revoked(client: httpx2.Client) -> None:
         ({"namespaces": [], "roles": ["admin"]}, "namespaces must be a list of 1 to 100"),
         ({"namespaces": ["a b"], "roles": ["admin"]}, "invalid characters"),
         ({"namespaces": ["a"], "roles": ["boss"]}, "one or more of: produce, consume, admin"),
-        ({"namespaces": ["a"], "roles": ["admin"], "expiresInMs": 10**18}, "must be good for"),
+        ({"namespaces": ["a"], "roles": ["admin"], "expiresInMs": 10**18}, "must be valid for"),
         ({"namespaces": ["a"], "roles": ["admin"], "label": "a\nb"}, "one line"),
         ({"namespaces": ["a"]}, "roles"),
     ],
@@ -311,7 +311,7 @@ def test_the_first_key_is_made_in_the_store_and_the_others_with_it(tmp_path: Pat
             )
             assert "no such API key" in penstock(running, "keys", "revoke", "nope", *at, code=2)
             assert "401" in penstock(running, "keys", "list", "--url", running.url, code=2)
-            assert "may not do that" in penstock(
+            assert "has no permission for this" in penstock(
                 running, "keys", "create", "--namespace", "*", "--role", "admin", "--url", running.url,
                 "--token", penstock(running, "keys", "create", "--namespace", "a", "--role", "admin", *at).strip(), code=2,
             )  # fmt: skip
@@ -325,7 +325,7 @@ def test_a_file_that_a_server_has_is_left_alone(guarded: ServerProcess) -> None:
     error = penstock(guarded, "keys", "list", "--data", str(guarded.data), code=2)
     assert "A server runs on" in error
     assert "--url" in error
-    assert "There is nothing in" in penstock(guarded, "keys", "list", "--data", str(guarded.data / "typo"), code=2)
+    assert "There is no store in" in penstock(guarded, "keys", "list", "--data", str(guarded.data / "typo"), code=2)
 
 
 @pytest.mark.parametrize("restart", [True, False])

@@ -39,7 +39,7 @@ def test_one_store_becomes_two_and_one_again(tmp_path: Path) -> None:
         with stream(client, "/events", headers={"Last-Event-ID": "0"}) as events:
             seen = [events.message() for _ in range(2)]
         refused = shards(server, "rebalance")
-        assert (refused.returncode, "There is one store" in refused.stderr) == (2, True)
+        assert (refused.returncode, "There is only one store" in refused.stderr) == (2, True)
         assert client.get("/shards").json()["shards"][0]["queues"] == 1
 
     with server_on(tmp_path, 2) as server, server.client() as client:

@@ -127,7 +127,7 @@ def test_without_tokens_the_user_name_chooses_the_namespace(server: ServerProces
         client.publish("mine")
         assert other.pull() == []
         assert len(client.pull()) == 1
-        assert client.refused("AUTH", "elsewhere", "x").startswith("ERR Choose the namespace before anything else")
+        assert client.refused("AUTH", "elsewhere", "x").startswith("ERR Choose the namespace before the first command")
         assert client.call("RESET") == b"RESET"  # what it held went back
         client.ok("HELLO", 2, "AUTH", "default", "x")
         assert client.pull() == []
@@ -180,7 +180,7 @@ def test_a_token_may_what_its_scope_says(stranger: RespClient, name: str, scope:
 def test_a_subscriber_needs_to_take_and_to_settle(stranger: RespClient, scope: str) -> None:
     stranger.ok("AUTH", "acme", token(scopes=[scope]))
     assert stranger.refused("SUBSCRIBE", "t") == (
-        "NOPERM This token may not do that in the namespace 'acme'. It needs the scope 'acme:consume'."
+        "NOPERM This token has no permission for this in the namespace 'acme'. It needs the scope 'acme:consume'."
     )
     assert stranger.refused("RECEIVE", "t").startswith("NOPERM ")
     stranger.ok("AUTH", "acme", token(scopes=["acme:consume"]))

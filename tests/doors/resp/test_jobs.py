@@ -75,7 +75,7 @@ def test_options_of_a_push(client: RespClient, api: Api) -> None:
         (("PUSH", "q", "x", "ID", ""), "ERR ID must have 1 to 1024 characters"),
         (("PUSH", "q", "x", "ID", "a\0b"), "ERR ID must have 1 to 1024 characters, without NUL"),
         (("PUSH", "q", "x", "ID", b"\xff"), "ERR ID must be UTF-8"),
-        (("PUSH", "q", "x", "ID", to_uuid(377957122049)), "ERR jobId is spelled like an id that Penstock gives out"),
+        (("PUSH", "q", "x", "ID", to_uuid(377957122049)), "ERR jobId has the form of an id that Penstock assigns"),
         (("PULL",), "ERR wrong number of arguments for 'pull' command"),
         (("PULL", "q", "COUNT", "0"), "ERR COUNT must be a whole number from 1 to 1000"),
         (("PULL", "q", "WAIT", "-1"), "ERR WAIT must be a whole number from 0 to 60000"),

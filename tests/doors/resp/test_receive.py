@@ -89,7 +89,7 @@ def test_one_message_at_a_time(client: RespClient, other: RespClient) -> None:
     assert client.refused("RECEIVE", client.topic) == held
     assert client.refused("RECEIVE", f"{client.topic}-2") == held
     assert client.refused("SUBSCRIBE", client.topic).startswith("ERR A received message is held")
-    assert client.refused("AUTH", "elsewhere", "x").startswith("ERR Choose the namespace before anything else")
+    assert client.refused("AUTH", "elsewhere", "x").startswith("ERR Choose the namespace before the first command")
     assert other.ok("RECEIVE", client.topic) == b"b"
     assert client.ok("ACK") == b"OK"  # the connection lives
     assert client.call("RECEIVE", client.topic) is None

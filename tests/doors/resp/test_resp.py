@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 NOT_HELD = (
     b"-ERR %b is about a message that is held, and none is: RECEIVE one first. "
-    b"What an earlier connection held went back to its topic.\r\n"
+    b"Messages of an earlier connection were returned to their topic.\r\n"
 )
 
 

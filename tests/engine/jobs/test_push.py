@@ -149,7 +149,7 @@ async def test_names_taken_inside_one_bulk_are_taken(engine: Engine) -> None:
 
 async def test_an_own_id_that_looks_like_ours_is_refused_and_nothing_of_its_bulk_is_stored(engine: Engine) -> None:
     forged = ids.to_uuid(ids.IdSource().next(1_900_000_000_000))
-    with pytest.raises(InvalidInput, match="jobId is spelled like an id that Penstock gives out"):
+    with pytest.raises(InvalidInput, match="jobId has the form of an id that Penstock assigns"):
         await engine.run(Push(QUEUE, [JobSpec(b"1", job_id="fine"), JobSpec(b"2", job_id=forged)]))
     assert engine.store.totals() == StateCounts()
 

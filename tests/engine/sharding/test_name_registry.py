@@ -132,7 +132,7 @@ async def test_a_bulk_push_has_some_of_its_jobs_elsewhere(fleet: ShardedEngine) 
 async def test_an_id_of_ours_names_its_job_from_any_queue_and_nothing_else(fleet: ShardedEngine) -> None:
     job = await push(fleet, queue=QUEUES[0])
     assert (await push(fleet, queue=QUEUES[1], job_id=to_uuid(job.id))).id == job.id
-    with pytest.raises(InvalidInput, match="spelled like an id"):
+    with pytest.raises(InvalidInput, match="has the form of an id"):
         await push(fleet, queue=QUEUES[1], job_id=to_uuid(job.id + 1))
 
 

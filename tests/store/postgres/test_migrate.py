@@ -53,7 +53,7 @@ async def test_a_user_without_rights_is_refused_with_the_reason(shard: str, ther
     try:
         parts = urlsplit(shard)
         weak = urlunsplit(parts._replace(netloc=f"{name}@{parts.netloc.rpartition('@')[2]}"))
-        with pytest.raises(ConfigInvalid, match=r"may not do that: permission denied .* Nothing was changed"):
+        with pytest.raises(ConfigInvalid, match=r"has no permission for this: permission denied .* Nothing was changed"):
             await PostgresStore.open(weak, SystemClock())
     finally:
         await operator.execute(f"drop role {name}")

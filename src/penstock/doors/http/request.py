@@ -372,7 +372,7 @@ class Request:
         if size > most:
             if most == limits.body_bytes_max:
                 raise BodyTooLarge
-            raise BodyTooLarge(f"Request body too large (max {most // limits.MEBIBYTE}MB). Send it in smaller pieces.")
+            raise BodyTooLarge(f"Request body too large (max {most // limits.MEBIBYTE}MB). Send it in smaller parts.")
 
     def _hold(self, size: int) -> None:
         if not size:

@@ -174,7 +174,7 @@ def _quantiles(text: str) -> list[float]:
     except ValueError:
         found = [-1.0]
     if not all(0 <= each <= 1 for each in found):
-        raise InvalidInput("q must be shares from 0 to 1, with commas in between, such as 0.5,0.99")
+        raise InvalidInput("q must be shares from 0 to 1, separated by commas, such as 0.5,0.99")
     if len(found) > limits.insight_quantiles_max:
         raise InvalidInput(f"q must be at most {limits.insight_quantiles_max} shares")
     return found

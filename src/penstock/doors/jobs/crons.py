@@ -52,8 +52,8 @@ def save_command(namespace: str, body: requests.CronBody) -> SaveCron:
     size = len(msgspec.msgpack.encode(plan))
     if size > limits.cron_plan_bytes_max:  # all plans of a namespace are read for a listing
         raise InvalidInput(
-            f"The options of the cron have {size} bytes, at most {limits.cron_plan_bytes_max} are taken. Use fewer or shorter "
-            "tags and keys."
+            f"The options of the cron have {size} bytes, at most {limits.cron_plan_bytes_max} are accepted. Use fewer or "
+            "shorter tags and keys."
         )
     return SaveCron(CronKey(namespace, body.name), plan, data, immediately=body.immediately)
 

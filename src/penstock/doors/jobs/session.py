@@ -176,7 +176,7 @@ class JobsSession:
             if (
                 self._held or self.at_end or self._under_way - self._awaiting_token > 1
             ):  # these stay in the namespace in which they were made
-                raise InvalidInput("Choose the namespace before anything else is done on this connection")
+                raise InvalidInput("Choose the namespace before the first command on this connection")
         else:
             namespace = self.namespace
         self._admit(identity.tenant(namespace))

@@ -55,7 +55,7 @@ class UnauthenticatedConnections(Generic[C]):
         if not has_room(self._most, len(self._all), len(same)):
             oldest = next(iter(same), None) or next(iter(self._all))
             self.discard(oldest)
-            oldest.refuse(TooMany("Too many connections wait for a token. Show it at once after connecting."))
+            oldest.refuse(TooMany("Too many connections without a token. Send the token right after connecting."))
         self._all[connection] = network
         self._of.setdefault(network, {})[connection] = None
 

@@ -88,7 +88,7 @@ class KeyHandlers:
             # The first key enables authentication for all clients. An unauthenticated client must not decide that.
             raise Forbidden(
                 "This server has no authentication, so the first key cannot be created over the network. Create it with "
-                "penstock keys create where the store is, or set auth_tokens or api_key."
+                "penstock keys create on the machine of the store, or set auth_tokens or api_key."
             )
         made = await self._keys.make(wish)
         by = req.identity.subject or "a token"

@@ -81,7 +81,7 @@ class ShardHandlers:
     async def rebalance(self, req: Request) -> ShardsReply:
         body = await _BODY.read_optional(req)
         if self._rebalancer is None:
-            raise RebalanceRefused("There is one store. Restart all servers with more, each given with --store.")
+            raise RebalanceRefused("There is only one store. Restart all servers with more stores, one --store for each.")
         return _reply(await self._rebalancer.begin(body.to))
 
     def routes(self) -> list[Route]:

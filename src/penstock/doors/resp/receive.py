@@ -115,7 +115,7 @@ class Received:
         if held is None:
             raise InvalidInput(
                 f"{word.value} is about a message that is held, and none is: RECEIVE one first. "
-                "What an earlier connection held went back to its topic."
+                "Messages of an earlier connection were returned to their topic."
             )
         try:
             await held.settle(word, delay_ms)

@@ -173,7 +173,7 @@ class RespSession:
             ) from None
         identity = await self.authenticator.identify(token.decode("utf-8", "replace"))
         if namespace != self.namespace and (self.held or self.received):
-            raise InvalidInput("Choose the namespace before anything else is done on this connection")
+            raise InvalidInput("Choose the namespace before the first command on this connection")
         self._admit(identity.tenant(namespace))
         self.namespace, self.identity, self._topic = namespace, identity, None
 
@@ -388,8 +388,8 @@ class RespSession:
             return
         if self.keeps_subscribe:
             raise InvalidInput(
-                "This library takes SUBSCRIBE for Redis' own pub/sub, which is not here. Send RECEIVE topic WAIT ms as a plain "
-                "command, and ACK, NACK, BACK or DACK for each message."
+                "This library uses SUBSCRIBE for Redis' own pub/sub, which Penstock does not have. Send RECEIVE topic "
+                "WAIT ms as a plain command, and ACK, NACK, BACK or DACK for each message."
             )
         if self.received:
             raise InvalidInput("A received message is held: send ACK, NACK, BACK or DACK before SUBSCRIBE")

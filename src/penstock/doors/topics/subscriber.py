@@ -93,7 +93,7 @@ class Subscribers:
     def subscribe(self, queue: QueueKey) -> Subscriber:
         """Return a new subscriber, which the caller closes. Raises TooMany."""
         if self.closed or len(self._open) >= limits.subscribers_max:
-            raise TooMany("Too many subscribers. Retry later, or at another server.")
+            raise TooMany("Too many subscribers. Retry later, or use another server.")
         self._pool.enter(queue.namespace)
         subscriber = Subscriber(self, queue)
         self._open.add(subscriber)

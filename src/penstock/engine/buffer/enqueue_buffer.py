@@ -244,7 +244,7 @@ class EnqueueBuffer:
         promises = [BufferedPush(*key, now, engine.ids.take(len(jobs), now), list(jobs)) for key, jobs in parts]
         body = encode(promises)
         if len(body) > limits.buffer_record_bytes_max:
-            raise TooMany("The batch is too large for the enqueue buffer. Send it in smaller pieces.")
+            raise TooMany("The batch is too large for the enqueue buffer. Send it in smaller parts.")
         assert self.enqueue_log is not None  # see takes
         number, durable = self.enqueue_log.append(body)
         record = LogRecord(number, body)
@@ -292,13 +292,13 @@ class EnqueueBuffer:
             self._engine.store.check_writable(grows=True)
         if status.since_ms is not None and clock.now_ms() - status.since_ms > OUT_OF_REACH_MS:
             raise StorageFailed(
-                f"Storage failed ({status.error}) too long ago: the log takes no more pushes. The server tries again."
+                f"Storage has failed for too long ({status.error}): the log accepts no more pushes. Retry later."
             )
 
     def _queue(self, key: QueueKey) -> Queue:
         queue = self._engine.store.queue_find(key)
         if queue is None:
-            raise StorageFailed("The queue was removed meanwhile, or its shard is about to be lost: nothing was stored.")
+            raise StorageFailed("The queue was removed, or its shard is failing. Nothing was stored. Retry in a moment.")
         return queue
 
     # Storing.

@@ -222,7 +222,7 @@ class ConsumerGroups(PeriodicService):
     async def _check_whole(self, namespace: str, group: str, up_to: int) -> None:
         """Check that a group still holds all jobs of its epochs.
 
-        Epochs whose leases this server knows to be valid are left out.
+        Epochs whose leases are valid in this server's memory are left out.
         """
         for number in sorted(await self._open_epochs(namespace, group)):
             if number <= up_to and self._renewed.get((namespace, group, number), 0) <= self._home.clock.steady_ms():
@@ -250,7 +250,7 @@ class ConsumerGroups(PeriodicService):
     async def heartbeat(self, namespace: str, group: str, lease_ms: int) -> tuple[list[int], int]:
         """Renew all leases of a group. Return its epochs, and how many of their jobs the group does not hold any more.
 
-        Leases that this server knows to have more than half of ``lease_ms`` left are not written.
+        Leases with more than half of ``lease_ms`` left, by this server's memory, are not written.
         """
         lost: dict[int, int] = {}
         for number, epoch in (await self._open_epochs(namespace, group)).items():

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.engine.command import JobRef
     from penstock.engine.unit_of_work import UnitOfWork
 
-MISSPELT: Final = "jobId is spelled like an id that Penstock gives out. Choose another, or leave it out."
+MISSPELT: Final = "jobId has the form of an id that Penstock assigns. Choose another, or leave it out."
 
 
 class ExistingJobs:

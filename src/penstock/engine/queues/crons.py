@@ -91,7 +91,7 @@ async def _save(engine: EngineContext, work: UnitOfWork, command: SaveCron) -> C
     old = next(iter(await work.tx.cron_load([key])), None)
     next_run = plan.schedule.next_after(work.now_ms)
     if next_run is None:
-        raise InvalidInput("Invalid cron expression: no such day ever comes")
+        raise InvalidInput("Invalid cron expression: the day never occurs")
     if old is not None and old.plan.schedule == plan.schedule:
         next_run = min(next_run, old.next_run)
     elif old is None and command.immediately:

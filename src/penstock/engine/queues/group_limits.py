@@ -79,7 +79,12 @@ async def configure_group(_engine: EngineContext, work: UnitOfWork, commands: Se
                 continue
             limited[queue.number] = await work.tx.groups_limited(queue)
         if not before.is_set and limited[queue.number] >= limits.limited_groups_max:
-            work.refuse(command, TooMany(f"{limits.limited_groups_max} groups of the queue are paused or limited already."))
+            work.refuse(
+                command,
+                TooMany(
+                    f"{limits.limited_groups_max} groups of the queue are paused or limited already. Remove the limits of some."
+                ),
+            )
             continue
         if not queue.settings.limits_groups:
             # From here on claims check its groups, and no ready list hands out its jobs.

@@ -201,7 +201,7 @@ class ShardedEngine:
                 found = await self.store.jobs_named(namespace, ref)
                 if len(found) > 1:
                     raise InvalidInput(
-                        f"Several jobs on different shards have the id {ref!r}. Use the id that Penstock gave."
+                        f"Several jobs on different shards have the id {ref!r}. Use the id that Penstock assigned."
                     )
                 if not found:
                     raise JobNotFound

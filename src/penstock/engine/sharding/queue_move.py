@@ -401,7 +401,7 @@ async def hand_over(_engine: EngineContext, work: UnitOfWork, commands: Sequence
             continue
         counts = await work.tx.queue_count(queue)
         if counts != command.counts:
-            work.refuse(command, RebalanceRefused(f"{counts} were not copied: there are {command.counts} at the other end."))
+            work.refuse(command, RebalanceRefused(f"{counts} were not copied: the other shard has {command.counts}."))
             continue
         await _remove_crons(work, command.crons)
         bucket = None if queue.settings.rate_limit is None else await work.tx.bucket_load(queue)
@@ -499,7 +499,7 @@ def _on_its_way(
     if queue is not None and queue.move.step is step and queue.move.attempt == command.attempt:
         return queue
     found = "gone, or here" if queue is None else f"{queue.move.step.name}, attempt {queue.move.attempt}"
-    work.refuse(command, RebalanceRefused(f"Queue {command.key.name} is not where it was expected: it is {found}."))
+    work.refuse(command, RebalanceRefused(f"Queue {command.key.name} is not in the expected state: it is {found}."))
     return None
 
 

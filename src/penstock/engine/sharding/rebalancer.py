@@ -145,9 +145,11 @@ class Rebalancer(PeriodicService):
         store, engines = self._sharded.store, self._sharded.engines
         wanted = len(engines) if target is None else target
         if not 0 < wanted <= min(len(engines), SHARDS_MAX):
-            raise RebalanceRefused(f"There are {len(engines)} stores. Restart all servers with as many as there shall be.")
+            raise RebalanceRefused(
+                f"There are {len(engines)} stores. Restart all servers with the new number of stores first."
+            )
         if down := store.down():
-            raise RebalanceRefused(f"All shards must be there: {'; '.join(down)}")
+            raise RebalanceRefused(f"All shards must be available: {'; '.join(down)}")
         layouts = store.layouts
         under_way = self._target(layouts)
         if under_way is not None and under_way != wanted:
@@ -215,7 +217,7 @@ class Rebalancer(PeriodicService):
 
     async def _continue_rebalance(self, target: int) -> None:
         if down := self._sharded.store.down():
-            raise RebalanceRefused(f"All shards must be there: {'; '.join(down)}")
+            raise RebalanceRefused(f"All shards must be available: {'; '.join(down)}")
         if any(each.target is None and each.shards != target for each in self._sharded.store.layouts):
             await self._retarget(target)
         tied: list[str] = []
@@ -229,7 +231,7 @@ class Rebalancer(PeriodicService):
         if tied:
             raise RebalanceRefused(f"Jobs of these queues and of others wait for each other: {', '.join(tied[:10])}")
         if not all([await self._flip(engine) for engine in self._sharded.engines]):
-            raise RebalanceRefused("A new queue was made at its old place.")
+            raise RebalanceRefused("A new queue with this name was created on the old shard.")
         log.info("rebalance done", shards=target)
 
     async def _flip(self, engine: EngineContext) -> bool:

@@ -43,7 +43,7 @@ def length_ms(text: str) -> int:
     """Parse a duration: ``5m``, ``1h``, ``30d``. Raises ValueError."""
     found = _LENGTH.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"{text!r} is no length of time: expected one such as 30s, 5m, 1h or 7d")
+        raise ValueError(f"{text!r} is not a length of time: expected one such as 30s, 5m, 1h or 7d")
     return int(found[1]) * _UNITS[found[2]]
 
 

@@ -37,7 +37,7 @@ def open_lake_info(lake: Lake, namespace: str | None) -> int:
     text = lake.text(LAKE_INFO)
     if text is None:
         if lake.is_local and _is_used(Path(lake.address)):
-            raise LakeInvalid(f"{lake.shown} is not empty and no lake. Choose another directory, or empty it.")
+            raise LakeInvalid(f"{lake.shown} is not empty, and is not a lake. Choose another directory, or empty it.")
         _write(lake, LakeInfo(namespace, FORMAT, {}))
         return FORMAT
     known = _read(lake, text)

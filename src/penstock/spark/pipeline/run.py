@@ -231,7 +231,9 @@ def check_complete(lake: Lake) -> None:
     """Raise LakeInvalid if silver and gold lack a batch that bronze has."""
     batch = mark_of(lake.open(EVENTS))
     if batch is not None and behind(lake, batch):
-        raise LakeInvalid(f"The last batch of {lake.shown} is not finished. Have penstock pipeline run do so first.")
+        raise LakeInvalid(
+            f"The last batch of {lake.shown} is not finished. Run penstock pipeline run first: it finishes the batch."
+        )
 
 
 def _share(waiting: int, total: int, most: int) -> int:
@@ -269,7 +271,8 @@ def locked(lake: Lake) -> Iterator[None]:
         except OSError:
             file.seek(0)
             raise LakeInvalid(
-                f"Another pipeline ({file.read().strip() or 'unknown process'}) is at work on {directory}. One is enough."
+                f"Another pipeline ({file.read().strip() or 'unknown process'}) is working on {directory}."
+                " Run only one pipeline for a lake."
             ) from None
         file.truncate(0)
         file.write(f"process {os.getpid()}\n")

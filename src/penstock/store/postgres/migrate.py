@@ -60,8 +60,8 @@ def _rights() -> Iterator[None]:
         yield
     except asyncpg.InsufficientPrivilegeError as error:
         raise ConfigInvalid(
-            f"The user of the database may not do that: {error}. Use one that may create the schema {SCHEMA}, or that owns it. "
-            "Nothing was changed."
+            f"The user of the database has no permission for this: {error}. Use one that may create the "
+            f"schema {SCHEMA}, or that owns it. Nothing was changed."
         ) from error
 
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     Script = Callable[..., Awaitable[Any]]
 
 #: Keys that are neither filled nor read expire after this long (s): those of lists that were given up. Lists in use never
-#: do, and unused ones are taken back after seconds. If a list expires that the database knows, because all servers were
-#: stopped or away, it counts as lost: the leases of its jobs in the database end, and nothing is missing.
+#: do, and unused ones are taken back after seconds. If a list expires that is recorded in the database, because all servers
+#: were stopped or cut off, it counts as lost: the leases of its jobs in the database end, and nothing is missing.
 KEEP_S: Final = 120
 #: How long a server may take to fetch jobs for a list (ms).
 LOCK_MS: Final = 5_000

@@ -187,11 +187,11 @@ def take(directory: Path, target: Path, clock: Clock, progress: Progress, *, acc
 
 def _check_target(target: Path) -> None:
     if not target.name or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
-        raise ConfigInvalid(f"{target} is there already. Name a new directory for each backup. Nothing was written.")
+        raise ConfigInvalid(f"{target} exists already. Name a new directory for each backup. Nothing was written.")
     partial = _partial_of(target)
     if partial.exists():
         raise ConfigInvalid(
-            f"{partial} is there already: another backup is being written, or one was interrupted. "
+            f"{partial} exists already: another backup is being written, or one was interrupted. "
             "If none is running, remove it. Nothing was written."
         )
 

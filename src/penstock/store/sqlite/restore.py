@@ -229,7 +229,7 @@ def _put(directory: Path, plan: RestorePlan, clock: Clock) -> None:
 def _check_written(path: Path, expected: backup.Contents, progress: backup.Progress) -> None:
     found = backup.inspect(path, progress)
     if found != expected:
-        raise BackupInvalid(f"What was written to {path.parent} is not what was backed up: {found}. Check the disk.")
+        raise BackupInvalid(f"The restored files in {path.parent} differ from the backup: {found}. Check the disk.")
 
 
 def _begin_epoch(path: Path, now_s: int) -> int:
