@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 #: The shards of these are 1 and 0 of two.
 CHILDREN, PARENTS = "a", "b"
 STEPS = ("Reserve", "WatchJobs", "Push", "Ack", "DueRelays", "ApplyRemoteEnds", "RecordDelivered")
-PATIENCE_MS = 20_000
+#: Longer than a lease: the server may be killed after a waiting pull has claimed the job, and before it is answered.
+PATIENCE_MS = 90_000
 
 
 class Insistent:
