@@ -26,7 +26,7 @@ class Known:
     def __init__(self) -> None:
         self.acked = self.received = 0
 
-    def look(self, _now: int) -> bool:
+    def update(self, _now: int) -> bool:
         return True
 
 

@@ -100,5 +100,5 @@ def test_options_of_crons(evil: httpx2.Client) -> None:
 
     answer = add([f"{number:01000}" for number in range(100)])
     assert answer.status_code == 400
-    assert "at most 16384 are taken" in answer.text
+    assert "at most 16384 are accepted" in answer.text
     assert add([f"{number:0100}" for number in range(100)]).status_code == 200
