@@ -101,6 +101,7 @@ def bulk(job: bytes, jobs: int, last: bytes = b"") -> bytes:
 NUMBERS = b'{"data":{"a":[%b]},"tags":["a"]}' % b",".join([b"1"] * 480)
 DEEP = b"[" + (b"[" * 61 + b"]" * 61 + b",") * (8 * MB // 123) + b"1]"
 COUNT = 600_000
+NEEDED = b",".join(b'"needed-%d"' % number for number in range(100))
 MAPS = b"\xdd" + struct.pack(">I", COUNT) + b"\x80" * COUNT
 pack = msgspec.msgpack.encode
 
@@ -108,6 +109,11 @@ pack = msgspec.msgpack.encode
 def push_large(ticked: Ticked) -> None:
     for _ in range(6):
         ticked.ask("POST", "/queues/large/jobs/bulk", bulk(b'{"data":"%b"}' % (b"x" * (MB - 100)), 10))
+
+
+def push_needed(ticked: Ticked) -> None:
+    jobs = b",".join(b'{"data":1,"jobId":"needed-%d"}' % number for number in range(100))
+    ticked.ask("POST", "/queues/needed/jobs/bulk", b'{"jobs":[%b]}' % jobs)
 
 
 def nothing(_: Ticked) -> bytes:
@@ -132,6 +138,12 @@ REQUESTS = (
         "bulk push of 10,000 small jobs",
         lambda each: each.ask("POST", "/queues/small/jobs/bulk", bulk(b'{"data":1}', 10_000)),
         b"ids",
+    ),
+    Request(
+        "bulk push with 10,000 dependencies",
+        lambda each: each.ask("POST", "/queues/flow/jobs/bulk", bulk(b'{"data":1,"dependsOn":[%b]}' % NEEDED, 100)),
+        b"ids",
+        push_needed,
     ),
     Request("push of 62 levels", lambda each: each.ask("POST", "/queues/deep/jobs", b'{"data":%b}' % DEEP), b"id"),
     Request("publish of 62 levels", lambda each: each.ask("POST", "/publish/deep", DEEP), b""),
