@@ -74,6 +74,29 @@ def test_publishing_a_deep_message_over_resp_is_done_in_steps(server: Ticked, na
     assert server.longest_part(lambda: server.publish(name, DEEP)) < PART_MAX
 
 
+@pytest.mark.parametrize(
+    ("names", "more"),
+    [
+        (["jobId"], b""),
+        (["uniqueKey"], b""),
+        (["groupId"], b""),
+        (["jobId", "uniqueKey", "groupId"], b',"dependsOn":["needed"],"tags":["a"]'),
+    ],
+    ids=["names", "unique keys", "groups", "all"],
+)
+def test_a_bulk_push_is_stored_in_steps(server: Ticked, names: list[str], more: bytes) -> None:
+    """All jobs of a bulk push are one transaction, which pauses for other requests."""
+    if more:
+        server.post("/queues/needed/jobs", b'{"data":1,"jobId":"needed"}')
+    job = b'{"data":1%b%b}' % (
+        b"".join(b',"%b":"%b-%%d"' % (name.encode(), "".join(names).encode()) for name in names),
+        more,
+    )
+    jobs = b",".join(job % ((number,) * len(names)) for number in range(10_000))
+    path = f"/queues/{''.join(names)}/jobs/bulk"
+    assert server.longest_part(lambda: server.post(path, b'{"jobs":[%b]}' % jobs)) < PART_MAX
+
+
 def test_a_large_listing_is_spelled_in_steps(server: Ticked) -> None:
     for _ in range(4):
         server.post("/queues/large/jobs/bulk", b'{"jobs":[%b]}' % b",".join([b'{"data":"%b"}' % (b"x" * (MB - 100))] * 10))

@@ -35,6 +35,23 @@ class _Turns:
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns] = WeakKeyDictionary()
 
 
+class Pauses:
+    """Pauses in long work that is no generator, such as a transaction: await ``pause`` between its steps."""
+
+    __slots__ = ("_until",)
+
+    def __init__(self) -> None:
+        self._until = work_s() + SLICE_S
+
+    async def pause(self) -> bool:
+        """Serve other requests, if the work has taken ``SLICE_S`` since the last pause; return whether it has."""
+        if work_s() < self._until:
+            return False
+        await yield_to_loop(1)
+        self._until = work_s() + SLICE_S
+        return True
+
+
 def _turns_of(loop: asyncio.AbstractEventLoop) -> _Turns:
     turns = _turns.get(loop)
     if turns is None:

@@ -84,6 +84,10 @@ class UnitOfWork:
         self._needs: list[Dependency] = []
         self._events: list[Event] = []
 
+    async def pause(self) -> None:
+        """Let other requests be served, if the transaction has worked for long. To be called between the steps of long work."""
+        await self.tx.pause()
+
     def serial(self) -> int:
         """Return a fresh id, place in line or lease token; each is greater than all before."""
         return self._ids.next(self.now_ms)

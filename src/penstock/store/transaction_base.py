@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Generic
 
 from penstock.core.errors import QueueMoving
 from penstock.core.queue import SETTINGS_DEFAULT, MoveStep
+from penstock.core.time_slices import Pauses
 from penstock.store.catalog import C, Tally, as_counts, empty_tally
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ class TransactionBase(Generic[C]):
         self._undo: list[Callable[[], None]] = []
         self._removed: dict[int, Queue] = {}
         self._moved = False  #: a queue or the layout has changed
+        self._pauses = Pauses()
+
+    async def pause(self) -> None:
+        await self._pauses.pause()
 
     async def clock_mark(self) -> None:
         """Do nothing, unless a store overrides this."""

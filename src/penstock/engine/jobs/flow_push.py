@@ -60,6 +60,7 @@ async def push_flow(engine: EngineContext, work: UnitOfWork, commands: Sequence[
             continue
         pushed: list[list[JobRecord]] = []
         for key, jobs in command.parts:
+            await work.pause()
             queue = work.tx.queue_find(key) or await work.tx.queue_open(key)
             if queue.created_at is None:
                 await create_queue(work, queue)

@@ -236,11 +236,13 @@ async def push(engine: EngineContext, work: UnitOfWork, commands: Sequence[Push]
             # If a name is taken, the answer is the job that has it, not a new job.
             jobs = []
             for new in command.jobs:
+                await work.pause()
                 found, _ = await names.find_and_journal(queue, new)
                 jobs.append(found or names.keep(await make_one(work, queue, new, names)))
         else:
             jobs = make(work, queue, command.jobs)
         work.answer(command, jobs)
+        await work.pause()
     await work.flush()
     work.timings.append((engine.stats.push_time, len(commands)))
 
@@ -294,6 +296,7 @@ async def push_across(engine: EngineContext, work: UnitOfWork, commands: Sequenc
                 continue
             made: list[JobRecord] = []
             for new in due:
+                await work.pause()
                 found, _ = await names.find_and_journal(queue, new)
                 if found is None:
                     found = names.keep(make(work, queue, (new,))[0])
@@ -442,6 +445,7 @@ async def _push_staged(work: UnitOfWork, parts: Sequence[StagedChunk]) -> int:
         else:
             await names.prefetch_opened(queue)
             for new in part.jobs:
+                await work.pause()
                 found, _ = await names.find_and_journal(queue, new)
                 if found is None:
                     names.keep(await make_one(work, queue, new, names))

@@ -83,6 +83,7 @@ class ExistingJobs:
         """
         earlier = set() if earlier is None else earlier
         for new in jobs:
+            await self._work.pause()
             number = None if new.job_id is None else ids.from_uuid(new.job_id)
             if number is not None and await self._work.find(queue.key.namespace, number) is None:
                 raise InvalidInput(MISSPELT)

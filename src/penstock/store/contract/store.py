@@ -64,6 +64,9 @@ class Transaction(
     def block(self) -> JournalBlock | None:
         """After the commit: its block in the journal."""
 
+    async def pause(self) -> None:
+        """Let other requests be served, if the transaction has occupied the event loop for long. Its changes stay unseen."""
+
     async def clock_mark(self) -> None:
         """Store the clock of the leases, if only this server uses it."""
 

@@ -15,18 +15,28 @@ import apsw
 import structlog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from concurrent.futures import ThreadPoolExecutor
 
 log = structlog.get_logger("penstock.store")
 
 
 class Checkpointer:
-    """Checks the size of the log. ``connect`` opens a separate connection, used only in its thread."""
+    """Checks the size of the log. ``connect`` opens a separate connection, used only in its thread.
 
-    def __init__(self, connect: Callable[[], apsw.Connection], thread: ThreadPoolExecutor, pages: int) -> None:
+    ``idle``: returns when no transaction is in progress. The second step begins then.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], apsw.Connection],
+        thread: ThreadPoolExecutor,
+        pages: int,
+        idle: Callable[[], Awaitable[None]],
+    ) -> None:
         self.finishing = False
         self._connect = connect
+        self._idle = idle
         self._thread = thread
         self._pages = pages
         self._next_at = pages
@@ -63,6 +73,7 @@ class Checkpointer:
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(self._thread, self._step)
+            await self._idle()
             self._done.clear()
             self.finishing = True
             try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.core import limits
 from penstock.core.dependencies import NeedCount
 from penstock.store.sqlite import rows
-from penstock.store.sqlite.transaction_base import SqliteTransactionBase
+from penstock.store.sqlite.transaction_base import STEP, SqliteTransactionBase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,9 @@ class SqliteDependencies(SqliteTransactionBase):
 
     async def need_add(self, needs: Sequence[Dependency]) -> None:
         self._begin()
-        self._db.executemany("insert into dependencies values (?, ?, ?, ?, ?, ?)", needs)
+        for start in range(0, len(needs), STEP):
+            self._db.executemany("insert into dependencies values (?, ?, ?, ?, ?, ?)", needs[start : start + STEP])
+            await self.pause()
 
     async def need_open(self, ends: Sequence[JobEnd], limit: int) -> list[Dependency]:
         self._begin()

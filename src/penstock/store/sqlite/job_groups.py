@@ -21,7 +21,7 @@ from penstock.store.job_groups import FIELDS, JobGroupChanges, limits_after
 from penstock.store.sqlite.transaction_base import SqliteTransactionBase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
     import apsw
 
@@ -83,8 +83,8 @@ class SqliteJobGroups(JobGroupChanges):
         super().__init__(settings)
         self._db = db
 
-    def put_right(self, steady_ms: int) -> None:
-        """Unblock the first jobs of each touched group up to its limit, and block all others."""
+    async def put_right(self, steady_ms: int, pause: Callable[[], Awaitable[None]]) -> None:
+        """Unblock the first jobs of each touched group up to its limit, and block all others. Awaits ``pause`` between."""
         touched: dict[int, list[str]] = {}
         for queue, group in self._touched:
             touched.setdefault(queue, []).append(group)
@@ -92,6 +92,7 @@ class SqliteJobGroups(JobGroupChanges):
             size = _TOGETHER if len(groups) > _FEW else 1
             for start in range(0, len(groups), size):
                 self._put_right(queue, groups[start : start + size], steady_ms)
+                await pause()
         self._touched.clear()
         self._claimed.clear()
 

@@ -13,7 +13,7 @@ from penstock.core.job import JobRecord, Payload
 from penstock.core.lifecycle import State
 from penstock.store.catalog import except_queues, record_due
 from penstock.store.sqlite import rows
-from penstock.store.sqlite.transaction_base import Changed, SqliteTransactionBase
+from penstock.store.sqlite.transaction_base import STEP, Changed, SqliteTransactionBase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -55,6 +55,7 @@ class SqliteJobs(SqliteTransactionBase):
             heads, bodies = rows.insert_parameters(some)
             self._db.execute(rows.insert_jobs(len(some)), heads)
             self._db.execute(rows.insert_payloads(len(some)), bodies)
+            await self.pause()
         queue, tally = -1, [0]
         for job, _ in jobs:
             if job.queue != queue:
@@ -68,19 +69,29 @@ class SqliteJobs(SqliteTransactionBase):
         keys = array("q", ids)
         if len(keys) < _MANY:
             return self._heads(rows.SELECT_JOB, [(job_id,) for job_id in keys], many=True)
-        return self._heads(rows.SELECT_JOBS, (apsw.carray(keys),))
+        found: list[JobRecord] = []
+        for start in range(0, len(keys), STEP):
+            found += self._heads(rows.SELECT_JOBS, (apsw.carray(keys[start : start + STEP]),))
+            await self.pause()
+        return found
 
     async def job_find_custom(self, names: Iterable[tuple[int, str]]) -> dict[tuple[int, str], JobRecord]:
-        self._begin()
-        return {(job.namespace, job.custom_id or ""): job for job in self._heads(_CUSTOM, list(names), many=True)}
+        return {(job.namespace, job.custom_id or ""): job for job in await self._find(_CUSTOM, list(names))}
 
     async def job_find_unique(self, keys: Iterable[tuple[int, str]]) -> dict[tuple[int, str], JobRecord]:
+        return {(job.queue, job.unique_key or ""): job for job in await self._find(_UNIQUE, list(keys))}
+
+    async def _find(self, statement: str, keys: Sequence[tuple[int, str]]) -> list[JobRecord]:
         self._begin()
-        return {(job.queue, job.unique_key or ""): job for job in self._heads(_UNIQUE, list(keys), many=True)}
+        found: list[JobRecord] = []
+        for start in range(0, len(keys), STEP):
+            found += self._heads(statement, keys[start : start + STEP], many=True)
+            await self.pause()
+        return found
 
     async def job_ready(self, queue: Queue, limit: int, *, bodies: bool = True) -> list[tuple[JobRecord, Payload]]:
         self._begin()
-        self._groups.put_right(self.steady_ms)
+        await self._groups.put_right(self.steady_ms, self.pause)
         if not bodies:
             return self._ready_heads(queue, limit)
         found: list[tuple[JobRecord, Payload]] = []

@@ -49,6 +49,7 @@ from penstock.store.sqlite.store_reads import SqliteStoreReads
 from penstock.store.sqlite.transaction import SqliteTransaction
 from penstock.store.sqlite.wal_sync import LogSync
 from penstock.store.sqlite.webhooks import Webhooks
+from penstock.store.sqlite.writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -109,6 +110,7 @@ class SqliteStore(SqliteStoreReads):
         self._checkpoint_thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-checkpoint")
         self._log_sync = LogSync(directory, self._log_path, clock, fdatasync)
         self._connected = False
+        self.writer = Writer()
         self._windows = Windows()
         self._key_changes = 0  #: since it was opened: no other process changes keys
         self.when_moved: list[Callable[[], None]] = []
@@ -181,6 +183,7 @@ class SqliteStore(SqliteStoreReads):
 
     async def close(self) -> None:
         """Make everything durable and leave a single complete file."""
+        await self.writer.idle()
         clean = self._status.error is None
         if clean:
             try:
@@ -243,7 +246,9 @@ class SqliteStore(SqliteStoreReads):
             lambda: self.pool_shares,
             inline=self._read_inline,
         )
-        self.checkpointer = Checkpointer(lambda: self._connect(READER_CACHE_KIB), self._checkpoint_thread, CHECKPOINT_PAGES)
+        self.checkpointer = Checkpointer(
+            lambda: self._connect(READER_CACHE_KIB), self._checkpoint_thread, CHECKPOINT_PAGES, self.writer.idle
+        )
         self.checkpointer.when_done = self._log_sync.log_may_restart
         self._db.set_wal_hook(self._log_grew)  # replaces SQLite's own checkpoints inside of commits
         self._connected = True
@@ -413,6 +418,7 @@ class SqliteStore(SqliteStoreReads):
         return self._windows.take(namespace, jobs, quota, self.clock.steady_ms())
 
     async def key_add(self, key: ApiKey, most: int) -> None:
+        await self.writer.idle()
         self.check_writable(grows=True)
         try:
             api_keys.add(self.db, key, most)
@@ -422,6 +428,7 @@ class SqliteStore(SqliteStoreReads):
         await self.sync()
 
     async def key_revoke(self, key_id: str) -> bool:
+        await self.writer.idle()
         self.check_writable(grows=False)
         while True:
             try:
@@ -437,12 +444,14 @@ class SqliteStore(SqliteStoreReads):
         return known
 
     async def key_list(self) -> tuple[int, list[ApiKey]]:
+        await self.writer.idle()
         return self._key_changes, api_keys.read(self.db)
 
     async def key_revision(self) -> int:
         return self._key_changes
 
     async def sync(self) -> None:
+        await self.writer.idle()
         try:
             position = self._log_sync.position(self.journal_next)
             await asyncio.get_running_loop().run_in_executor(self._sync_thread, self._log_sync.sync, position)
@@ -509,6 +518,7 @@ class SqliteStore(SqliteStoreReads):
 
     async def recover(self) -> bool:
         """Try to recover from a failure. Returns whether the store accepts writes again."""
+        await self.writer.idle()
         if self._status.full:
             if self._room.regain():
                 self._recovered()

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from penstock.store.contract import FinishedMinutes
     from penstock.store.sqlite.reads import Readers
     from penstock.store.sqlite.webhooks import Webhooks
+    from penstock.store.sqlite.writer import Writer
 
 _PLACES = (
     "select j.id, q.standing, n.name, q.name from jobs j join queues q on q.number = j.queue"
@@ -56,12 +57,13 @@ class SqliteStoreReads(CatalogReads[SqliteCatalog]):
     readers: Readers
     webhooks: Webhooks
     journal_next: int
+    writer: Writer
     _db: apsw.Connection
     _connected: bool
 
     @property
     def db(self) -> apsw.Connection:
-        """The writer's connection, to be used on the event loop only."""
+        """The writer's connection, to be used on the event loop only, and outside of transactions after ``writer.idle``."""
         if not self._connected:
             raise StorageFailed
         return self._db
@@ -75,6 +77,7 @@ class SqliteStoreReads(CatalogReads[SqliteCatalog]):
             f"select {rows.HEAD}, {rows.BODY} from jobs j left join payloads p on p.id = j.id"  # noqa: S608
             f" where j.{by} = ? and j.namespace = ?"
         )
+        await self.writer.idle()
         try:
             for row in self.db.execute(statement, (ref, number)):
                 found = rows.read_job_body(row)
@@ -85,6 +88,7 @@ class SqliteStoreReads(CatalogReads[SqliteCatalog]):
         return None
 
     async def name_find(self, namespace: str, names: Sequence[str]) -> dict[str, int]:
+        await self.writer.idle()
         number = self.catalog.namespaces.get(namespace)
         found = self.db.executemany(
             "select custom_id, id from jobs where namespace = ? and custom_id = ?", [(number, name) for name in names]
@@ -95,6 +99,7 @@ class SqliteStoreReads(CatalogReads[SqliteCatalog]):
         return await self.readers.run(OWN, lambda db: reads.export(db, ids))
 
     async def job_places(self, ids: Sequence[int]) -> dict[int, JobPlace]:
+        await self.writer.idle()
         found = self.db.executemany(_PLACES, [(job_id,) for job_id in ids])
         return {job_id: JobPlace(MoveStep(step), QueueKey(*key)) for job_id, step, *key in found}
 
@@ -126,6 +131,7 @@ class SqliteStoreReads(CatalogReads[SqliteCatalog]):
         return await self.readers.run(namespace, lambda db: reads.results(db, ids))
 
     async def result_get(self, job_id: int, *, namespace: str = OWN) -> bytes | None:  # noqa: ARG002 - it is read at once
+        await self.writer.idle()
         return rows.read_result(self.db, job_id)
 
     async def need_list(
@@ -140,6 +146,7 @@ class SqliteStoreReads(CatalogReads[SqliteCatalog]):
         return await self.readers.run(namespace, lambda db: reads.needs(db, job_id, states, limit, offset))
 
     async def log_get(self, job_id: int, *, namespace: str = OWN) -> list[LogEntry]:  # noqa: ARG002 - it is read at once
+        await self.writer.idle()
         return reads.logs(self.db, job_id)
 
     async def job_fetch(self, ids: Sequence[int], *, namespace: str = OWN) -> list[Delivery]:
@@ -158,6 +165,7 @@ class SqliteStoreReads(CatalogReads[SqliteCatalog]):
         return await self.readers.run(OWN, lambda db: bulk_records.chunks(db, owner, after, limit))
 
     async def cron_get(self, key: CronKey) -> CronRecord | None:
+        await self.writer.idle()
         return next(iter(crons.read(self.db, crons.FIND, tuple(key))), None)
 
     async def cron_list(self, namespace: str) -> list[CronRecord]:

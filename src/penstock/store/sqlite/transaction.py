@@ -60,19 +60,31 @@ class SqliteTransaction(
         self._groups = SqliteJobGroups(self._db, self._settings_of)
         self._recount = False
         self._new_crons = 0
+        self._paused = False
+
+    async def pause(self) -> None:
+        self._paused = await self._pauses.pause() or self._paused
 
     async def __aenter__(self) -> Self:
         if self._store.checkpointer.finishing:
             await self._store.checkpointer.finished()
         self.now_ms, self.steady_ms = self._clock.now_ms(), self._clock.steady_ms()
+        self._store.writer.begin()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            await self._end(error)
+        finally:
+            self._store.writer.end()
+
+    async def _end(self, error: BaseException | None) -> None:
+        try:
             if error is None:
                 if self._begun or self._events:
+                    await self._groups.put_right(self.steady_ms, self.pause)
                     self._commit()
                 return
         except BaseException as failure:
@@ -85,10 +97,11 @@ class SqliteTransaction(
             raise self._store.failed(error) from error
 
     def _commit(self) -> None:
+        if self._paused:  # the disk may have failed meanwhile
+            self._store.check_writable(grows=False)
         if self._events:
             self._begin()
             self._write_journal()
-        self._groups.put_right(self.steady_ms)
         self.wrote = self._db.total_changes() != self._changes_before
         self._db.execute("commit")
         self._catalog.apply(self._deltas)

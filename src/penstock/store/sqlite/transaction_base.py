@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 import structlog
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("penstock.store")
 
+#: So many rows are looked up or written between two pauses of a transaction.
+STEP: Final = 500
 Changed = tuple[JobRecord, int, int]
 """A job with the state and the token it was read with."""
 
