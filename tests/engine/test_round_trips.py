@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.core import bulk_records
+from penstock.core.dependencies import JobEnd, Need
 from penstock.core.job import IDEMPOTENCY_PREFIX, Dedup, JobSpec
+from penstock.core.lifecycle import State
 from penstock.core.queue import QueueKey
 from penstock.engine.bulk.stage_commands import CommitStages
 from penstock.engine.bulk.staged_writes import PackedRows, StagedWrites
 from penstock.engine.jobs.push import Push, PushAcross
 from penstock.engine.jobs.settle_by_id import AckById, ClaimedJob, NackById
+from penstock.engine.sharding.remote_dependencies import ApplyRemoteEnds, CancelIdle
 from penstock.store.sqlite.transaction import SqliteTransaction
-from tests.support.engines import QUEUE, claim_all, push, push_many
+from tests.support.engines import QUEUE, claim_all, push, push_many, state
 
 if TYPE_CHECKING:
     from penstock.core.clock import ManualClock
@@ -146,3 +149,23 @@ async def test_many_staged_writes_are_committed_together(engine: Engine, asked: 
     commit, _ = await engine.run(CommitStages("default", "k", [f"t{number}" for number in range(MANY)]))
     assert commit.rows == MANY
     assert asked == {"entry_load": 1, "entry_load_all": 2, "entry_remove": 2, "entry_save": 2}
+
+
+async def test_what_a_job_does_not_need_any_more_is_read_together(engine: Engine, asked: Counter[str]) -> None:
+    """Ends of children on another shard, which were cancelled there."""
+    children = await push_many(engine, MANY)
+    parent = await push(engine, needs=tuple(child.id for child in children))
+    asked.clear()
+    await engine.run(ApplyRemoteEnds([(JobEnd(0, child.id, Need.DROPPED), parent.id) for child in children]))
+    assert asked["need_of"] == asked["need_save"] == 1
+    assert await state(engine, parent) is State.WAITING
+
+
+async def test_children_that_are_cancelled_for_another_shard_are_recorded_together(
+    engine: Engine, asked: Counter[str]
+) -> None:
+    children = await push_many(engine, MANY)
+    asked.clear()
+    cancelled = await engine.run(CancelIdle(QUEUE.namespace, [child.id for child in children], children[0].id))
+    assert cancelled.idle == MANY
+    assert asked["relay_asked"] == asked["relay_ask"] == 1

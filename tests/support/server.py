@@ -108,7 +108,7 @@ class ServerProcess:
             raise AssertionError(f"the server did not start: {self.log()}")
         return self
 
-    def stop(self, timeout: float = 15) -> int:
+    def stop(self, timeout: float = 60) -> int:
         """Ask it to stop and return its exit code."""
         if self.process is None:
             return 0

@@ -363,6 +363,7 @@ name_tries_max: Final = 10
 relay_ms: Final = 2 * permit_ms
 relay_steps_ms: Final = (50, 500, 5_000)  # between the first times it is sent
 relays_batch_max: Final = 500
+relays_batch_shared_max: Final = 100  # while several namespaces are active
 audit_pages_max: Final = 50  # of dependencies on other shards, in one round
 
 # Limits of moving queues between shards.
@@ -414,6 +415,7 @@ select_jobs_max: Final = 20_000
 sweep_jobs_max: Final = 1_000
 sweep_crons_max: Final = 200
 flow_needs_batch_max: Final = 1_000  # dependencies that the ends of jobs settle in one batch
+flow_needs_batch_shared_max: Final = 200  # likewise, while several namespaces are active
 flow_lookups_batch_max: Final = 1_000  # of ancestors, and of children to cancel, in one batch; at least one command
 flow_levels_batch_max: Final = 100  # of a chain of such ends
 flow_bytes_batch_max: Final = 8 * MEBIBYTE  # of results and errors that are copied to them

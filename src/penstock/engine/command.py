@@ -71,6 +71,14 @@ class Command(Generic[Outcome]):
         """Return the queues that it needs here. If one is on another shard, the command is refused before it runs."""
         return ()
 
+    def locked_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return the jobs that it locks: each with its namespace (None: any) and its name. Default: ``unheld_jobs``.
+
+        On a store that several servers share, a batch first locks the jobs of all its commands, in the order of their ids. So
+        transactions wait for each other, and never in a circle.
+        """
+        return self.unheld_jobs()
+
     def unheld_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
         """Return the jobs that it changes without a lease token: each with its namespace (None: any) and its name.
 

@@ -155,6 +155,8 @@ async def apply(engine: EngineContext, work: UnitOfWork, batch: Sequence[AnyComm
     """Apply a batch, one kind of command after the other."""
     if work.queues_have_moved:
         batch = _without_elsewhere(work, batch)
+    if engine.store.capabilities.is_shared:
+        await _lock_in_order(work, batch)
     by_kind = _by_kind(batch)
     claims = by_kind.pop(claim.Claim, [])
     if by_kind:
@@ -174,11 +176,35 @@ async def apply_in_side_lane(engine: EngineContext, work: UnitOfWork, batch: Seq
     """Apply a batch of a side lane. The main lane runs the timers. Waiting claims are served after this commit."""
     if work.queues_have_moved:
         batch = _without_elsewhere(work, batch)
+    if engine.store.capabilities.is_shared:
+        await _lock_in_order(work, batch)
     await _before_sweep(engine, work, _by_kind(batch))
     await work.flush()
     await dependencies.follow_up(engine, work)
     if engine.claim_waiters.size:
         work.after_commit.append(partial(engine.claim_waiters.nudge_ready, work))
+
+
+async def _lock_in_order(work: UnitOfWork, batch: Sequence[AnyCommand]) -> None:
+    """Lock the jobs that the commands of a batch are about, all of them in the order of their ids.
+
+    Several transactions may want the same jobs: of other servers, and of other lanes. If each took them in the order of its
+    commands, they would wait for each other in a circle, until the database ends one of them.
+    """
+    ids: dict[int, None] = {}
+    names: dict[tuple[int, str], None] = {}
+    for command in batch:
+        for namespace, ref in command.locked_jobs():
+            if isinstance(ref, int):
+                ids[ref] = None
+            elif namespace is not None and (number := work.tx.namespace_number(namespace)) is not None:
+                names[number, ref] = None
+    if names and not ids:
+        await work.prefetch_named(names)
+    elif len(ids) + len(names) > 1:
+        if names:
+            ids.update(dict.fromkeys(await work.tx.job_find_ids(names)))
+        await work.prefetch(ids)
 
 
 def _by_kind(batch: Sequence[AnyCommand]) -> dict[type[AnyCommand], list[Any]]:

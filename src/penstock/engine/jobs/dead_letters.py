@@ -11,10 +11,11 @@ from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import BY_RECEIPT, Command, QueueCommand
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from penstock.core.job import JobRecord
     from penstock.core.queue import QueueKey
+    from penstock.engine.command import JobRef
     from penstock.engine.context import EngineContext
     from penstock.engine.jobs.settle import LeaseRef
     from penstock.engine.unit_of_work import UnitOfWork
@@ -37,6 +38,10 @@ class LeaseDead(QueueCommand[list[Delivery]]):
     def weight(self) -> int:
         """Return the number of jobs among which it looks."""
         return 1 + len(self.ids)
+
+    def locked_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return the jobs among which it looks."""
+        return [(self.queue.namespace, job_id) for job_id in self.ids]
 
 
 class SettleDead(Command[ServerError | None]):
@@ -65,6 +70,10 @@ class SettleDead(Command[ServerError | None]):
     def tenant(self) -> str | None:
         """Return the share of commands that name no namespace."""
         return BY_RECEIPT
+
+    def locked_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return its job, of any namespace."""
+        return ((None, self.hold.ref),)
 
 
 async def lease_dead(_engine: EngineContext, work: UnitOfWork, commands: Sequence[LeaseDead]) -> None:

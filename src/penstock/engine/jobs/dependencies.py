@@ -28,7 +28,7 @@ from penstock.engine.command import NamespaceCommand
 from penstock.engine.prefetch.commands import withdraw_ready
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from penstock.core.dependencies import NeedCount
     from penstock.core.job import JobRecord
@@ -52,6 +52,10 @@ class Adopt(NamespaceCommand[None]):
         self.parent = parent
         self.known_as = known_as
 
+    def locked_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return its two jobs."""
+        return ((self.namespace, self.child), (self.namespace, self.parent))
+
 
 class DropDependency(NamespaceCommand[bool]):
     """Remove the dependency on a job from all jobs that need it. Answers whether there were any.
@@ -64,6 +68,10 @@ class DropDependency(NamespaceCommand[bool]):
     def __init__(self, namespace: str, needed: JobRef) -> None:
         super().__init__(namespace)
         self.needed = needed
+
+    def locked_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return the needed job."""
+        return ((self.namespace, self.needed),)
 
 
 class CancelChildren(NamespaceCommand[int]):
@@ -127,8 +135,8 @@ def is_hopeless(needed: JobRecord | RemoteJob) -> bool:
 class _FollowUpBudget:
     """How many more ends of jobs one batch may apply, by dependencies, bytes and levels."""
 
-    def __init__(self) -> None:
-        self.needs = limits.flow_needs_batch_max
+    def __init__(self, engine: EngineContext) -> None:
+        self.needs = _needs_max(engine)
         self.bytes = limits.flow_bytes_batch_max
         self.levels = limits.flow_levels_batch_max
 
@@ -137,9 +145,13 @@ class _FollowUpBudget:
         return self.needs <= 0 or self.bytes <= 0 or self.levels <= 0
 
 
+def _needs_max(engine: EngineContext) -> int:
+    return limits.flow_needs_batch_shared_max if engine.fair_share.shared else limits.flow_needs_batch_max
+
+
 async def follow_up(engine: EngineContext, work: UnitOfWork) -> None:
     """Apply the ends of jobs in this batch to the jobs that need them, and continue along the chain."""
-    budget = _FollowUpBudget()
+    budget = _FollowUpBudget(engine)
     while ends := await _fresh(engine, work):
         later: set[int] = set()
         # The ends of one job are applied in order. Ends that other servers have stored may not be known here yet.
@@ -154,14 +166,14 @@ async def follow_up(engine: EngineContext, work: UnitOfWork) -> None:
         work.given_up = []
 
 
-async def catch_up(work: UnitOfWork) -> None:
+async def catch_up(engine: EngineContext, work: UnitOfWork) -> None:
     """Continue with the ends that did not fit into earlier batches."""
     ends: dict[int, JobEnd] = {}
-    for end in await work.tx.end_list(limits.flow_needs_batch_max):
+    for end in await work.tx.end_list(_needs_max(engine)):
         if end.job in ends:  # one end at a time for each job
             break
         ends[end.job] = end
-    left = {end.serial: end for end in await _apply_ends(work, list(ends.values()), _FollowUpBudget())}
+    left = {end.serial: end for end in await _apply_ends(work, list(ends.values()), _FollowUpBudget(engine))}
     await work.tx.end_remove([end.serial for end in ends.values() if end.serial not in left])
     for end in ends.values():
         reached = left.get(end.serial, end)
@@ -352,14 +364,24 @@ async def _is_needed_in(work: UnitOfWork, namespace: int, end: JobEnd) -> bool:
     return False
 
 
-async def drop_needs(work: UnitOfWork, job_id: int, needed: int) -> None:
-    """Let a job continue without one that it needs."""
+async def drop_needs(work: UnitOfWork, job_id: int, needed: Collection[int]) -> None:
+    """Let a job continue without some of those that it needs."""
     dropped = [
-        (each._replace(state=Need.DROPPED), JobEnd(0, needed, Need.DROPPED))
+        (each._replace(state=Need.DROPPED), JobEnd(0, each.needs, Need.DROPPED))
         for each in await work.tx.need_of(job_id)
-        if each.needs == needed
+        if each.needs in needed
     ]
     await _settle(work, dropped)
+
+
+async def _lock_with_children(work: UnitOfWork, command: CancelChildren) -> None:
+    """Lock a job and its children in the order of their ids: a worker that ends a child locks the child first, too."""
+    ids = [command.ref] if isinstance(command.ref, int) else []
+    number = work.tx.namespace_number(command.namespace)
+    if isinstance(command.ref, str) and number is not None:
+        ids = await work.tx.job_find_ids([(number, command.ref)])
+    needs = [each.needs for job_id in ids for each in await work.tx.need_of(job_id) if each.needs not in command.remote]
+    await work.prefetch([*ids, *needs])
 
 
 async def cancel_children(engine: EngineContext, work: UnitOfWork, commands: Sequence[CancelChildren]) -> None:
@@ -369,6 +391,7 @@ async def cancel_children(engine: EngineContext, work: UnitOfWork, commands: Seq
         if lookups >= limits.flow_lookups_batch_max:
             work.deferred += commands[index:]
             return
+        await _lock_with_children(work, command)
         job = await work.find(command.namespace, command.ref)
         if job is None:
             work.refuse(command, JobNotFound())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from penstock.core import limits
+from penstock.core import ids, limits
 from penstock.core.bulk_records import BulkRecord, EntryKind
 from penstock.core.errors import InvalidInput, NameContested, NamespaceLimit, QueueFull
 from penstock.core.job import (
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from penstock.core.queue import Queue, QueueKey
     from penstock.core.reservations import Permit
-    from penstock.engine.command import AnyCommand
+    from penstock.engine.command import AnyCommand, JobRef
     from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
@@ -40,6 +40,16 @@ _SPECIAL: Final = frozenset({"job_id", "unique_key", "needs", "timestamp", "dela
 def _weight_of(jobs: Sequence[JobSpec]) -> int:
     """Return the weight of some jobs: each job, each of their dependencies, and their payloads."""
     return len(jobs) + sum([len(job.data) + len(job.needs) * limits.weight_bytes for job in jobs]) // limits.weight_bytes
+
+
+def _named_by(queue: QueueKey, jobs: Sequence[JobSpec]) -> Iterable[tuple[str | None, JobRef]]:
+    """Return the jobs that have the names of new jobs, and those that these need."""
+    if not any_special(jobs):
+        return ()
+    refs: list[JobRef] = []
+    for new in jobs:
+        refs += new.needs if new.job_id is None else (new.job_id, *new.needs)
+    return [(queue.namespace, ids.from_uuid(ref) or ref if isinstance(ref, str) else ref) for ref in refs]
 
 
 def check_needs(jobs: Iterable[JobSpec]) -> None:
@@ -93,6 +103,10 @@ class Push(QueueCommand[list[JobRecord]]):
             return 1 + len(jobs[0].needs) + len(jobs[0].data) // limits.weight_bytes
         return _weight_of(jobs)
 
+    def locked_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return the jobs that have the names of its jobs, and those that they need."""
+        return _named_by(self.queue, self.jobs)
+
 
 class PushAcross(Command[list[list[JobRecord]]]):
     """Push jobs to several queues: all of them or, if one is refused, none. Answers the jobs of each part, in order.
@@ -127,6 +141,10 @@ class PushAcross(Command[list[list[JobRecord]]]):
     def weight(self) -> int:
         """Return the weight of its jobs."""
         return sum(_weight_of(jobs) for _, jobs in self.parts)
+
+    def locked_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return the jobs that have the names of its jobs, and those that they need."""
+        return [each for queue, jobs in self.parts for each in _named_by(queue, jobs)]
 
 
 class StagedChunk(NamedTuple):
@@ -182,6 +200,10 @@ class Publish(Command[int]):
         """Return the queues of its parts."""
         return [part.queue for part in self.parts]
 
+    def locked_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return the jobs that have the names of its jobs, and those that they need."""
+        return [each for part in self.parts if not part.is_plain for each in _named_by(part.queue, part.jobs)]
+
 
 class PushAgain(NamespaceCommand[list[JobRecord | None]]):
     """Push jobs whose names jobs of other queues have on this shard.
@@ -202,6 +224,10 @@ class PushAgain(NamespaceCommand[list[JobRecord | None]]):
     def weight(self) -> int:
         """Return the weight of its jobs."""
         return _weight_of(self.jobs)
+
+    def locked_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return the jobs that have the names of its jobs."""
+        return [(self.namespace, ids.from_uuid(new.job_id) or new.job_id) for new in self.jobs if new.job_id is not None]
 
 
 async def push(engine: EngineContext, work: UnitOfWork, commands: Sequence[Push]) -> None:

@@ -70,6 +70,10 @@ class LeaseCommand(Command[list[ItemOutcome]]):
         """Return the number of its jobs."""
         return len(self.holds)
 
+    def locked_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return all its jobs."""
+        return [(self.namespace, hold.ref) for hold in self.holds]
+
     def unheld_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
         """Return the jobs for which it has no token. A command without a namespace has a token for each job."""
         if self.namespace is None:

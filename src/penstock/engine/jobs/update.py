@@ -40,6 +40,10 @@ class MoveJob(NamespaceCommand[None]):
         self.value = value
         self.token = token
 
+    def locked_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return its job."""
+        return ((self.namespace, self.ref),)
+
     def unheld_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
         """Return its job, unless it has a token."""
         return ((self.namespace, self.ref),) if self.token is None else ()
@@ -83,6 +87,10 @@ class AddLog(NamespaceCommand[None]):
         """Return the weight of its line."""
         return 1 + len(self.message) // limits.weight_bytes
 
+    def locked_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return its job."""
+        return ((self.namespace, self.ref),)
+
 
 class ClearLog(NamespaceCommand[None]):
     """Delete a job's log, except the last ``keep`` lines."""
@@ -93,6 +101,10 @@ class ClearLog(NamespaceCommand[None]):
         super().__init__(namespace)
         self.ref = ref
         self.keep = keep
+
+    def locked_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return its job."""
+        return ((self.namespace, self.ref),)
 
 
 async def move_job(_engine: EngineContext, work: UnitOfWork, commands: Sequence[MoveJob]) -> None:

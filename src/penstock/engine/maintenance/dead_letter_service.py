@@ -15,10 +15,11 @@ from penstock.engine.maintenance.service import PeriodicService
 from penstock.store.contract import Place, Selection
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from penstock.core.job import JobRecord
     from penstock.core.queue import DlqConfig, Queue, QueueKey
+    from penstock.engine.command import JobRef
     from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
@@ -89,6 +90,10 @@ class AutoRevive(QueueCommand[set[int]]):
     def weight(self) -> int:
         """Return the number of its jobs."""
         return len(self.ids)
+
+    def locked_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return all its jobs."""
+        return [(self.queue.namespace, job_id) for job_id in self.ids]
 
 
 async def auto_revive(_engine: EngineContext, work: UnitOfWork, commands: Sequence[AutoRevive]) -> None:

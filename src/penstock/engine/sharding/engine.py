@@ -509,7 +509,7 @@ class ShardedEngine:
                 remote.setdefault(shard, []).append(child)
         count, gone = 0, frozenset[int]()
         for shard, children in remote.items():
-            cancelled = await self.engines[shard].run(CancelIdle(children, job.id))
+            cancelled = await self.engines[shard].run(CancelIdle(command.namespace, children, job.id))
             count += cancelled.idle
             gone |= cancelled.gone
             await self.relayers[shard].round()

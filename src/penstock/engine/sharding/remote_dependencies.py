@@ -29,6 +29,7 @@ from penstock.engine.maintenance.service import PeriodicService
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+    from penstock.core.job import JobRecord
     from penstock.engine.command import JobRef
     from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
@@ -55,6 +56,10 @@ class WatchJobs(NamespaceCommand[list[RemoteJob | None]]):
         """Return the number of its jobs."""
         return len(self.jobs)
 
+    def locked_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return all its jobs."""
+        return [(self.namespace, job_id) for job_id in self.jobs]
+
 
 class Audit(Command[list[JobEnd]]):
     """Make sure that a shard gets the ends of jobs that it waits for. Answers the ends that it should have got long ago."""
@@ -68,6 +73,10 @@ class Audit(Command[list[JobEnd]]):
     def weight(self) -> int:
         """Return the number of its jobs."""
         return len(self.jobs)
+
+    def locked_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return all its jobs, of any namespace."""
+        return [(None, job_id) for job_id in self.jobs]
 
 
 class DueShards(Command[set[int]]):
@@ -118,12 +127,13 @@ class Cancelled(NamedTuple):
     gone: frozenset[int]  #: jobs that do not exist any more
 
 
-class CancelIdle(Command[Cancelled]):
+class CancelIdle(NamespaceCommand[Cancelled]):
     """Cancel those of some jobs that no worker has. The job of another shard that needs them does not need them any more."""
 
     __slots__ = ("jobs", "spared")
 
-    def __init__(self, jobs: Sequence[int], spared: int) -> None:
+    def __init__(self, namespace: str, jobs: Sequence[int], spared: int) -> None:
+        super().__init__(namespace)
         self.jobs = jobs
         self.spared = spared
 
@@ -197,18 +207,23 @@ async def due_shards(_engine: EngineContext, work: UnitOfWork, commands: Sequenc
         work.answer(command, shards)
 
 
-async def due_relays(_engine: EngineContext, work: UnitOfWork, commands: Sequence[DueRelays]) -> None:
+async def due_relays(engine: EngineContext, work: UnitOfWork, commands: Sequence[DueRelays]) -> None:
     """Apply a batch of lookups of ends."""
+    most = limits.relays_batch_shared_max if engine.fair_share.shared else limits.relays_batch_max
     for command in commands:
-        work.answer(command, await work.tx.relay_due(command.shard, limits.relays_batch_max))
+        work.answer(command, await work.tx.relay_due(command.shard, most))
 
 
 async def apply_remote_ends(engine: EngineContext, work: UnitOfWork, commands: Sequence[ApplyRemoteEnds]) -> None:
     """Apply a batch of ends on other shards: from here on they are like any other end."""
     for command in commands:
+        without: dict[int, set[int]] = {}  #: by job: those that it does not need any more
         for end, spared in command.ends:
             if spared:
-                await drop_needs(work, spared, end.job)
+                without.setdefault(spared, set()).add(end.job)
+        for spared, needed in without.items():
+            await drop_needs(work, spared, needed)
+        for end, _ in command.ends:
             work.ends.append(end._replace(serial=engine.end_serial(work)))
         work.answer(command, None)
 
@@ -248,7 +263,7 @@ async def cancel_idle(_engine: EngineContext, work: UnitOfWork, commands: Sequen
     for command in commands:
         await work.prefetch(command.jobs)
         deliveries = await work.tx.relay_asked(command.jobs, shard_of(command.spared))
-        idle = 0
+        idle: list[JobRecord] = []
         gone: set[int] = set()
         for job_id in command.jobs:
             job = await work.known(job_id)
@@ -256,13 +271,15 @@ async def cancel_idle(_engine: EngineContext, work: UnitOfWork, commands: Sequen
                 if deliveries.get(job_id) != 0:  # otherwise it is not too late for its result
                     gone.add(job_id)
             elif job.state in (State.WAITING, State.DELAYED):
-                await_(work, job, JobFlag.AWAITS)
-                if job_id not in deliveries:
-                    await work.tx.relay_ask([job_id], shard_of(command.spared), alive=True)
-                work.spared[job_id] = command.spared
-                work.move(job, Arrow.CANCEL, note=str(Arrow.CANCEL))
-                idle += 1
-        work.answer(command, Cancelled(idle, frozenset(gone)))
+                idle.append(job)
+        unrecorded = [job.id for job in idle if job.id not in deliveries]
+        if unrecorded:
+            await work.tx.relay_ask(unrecorded, shard_of(command.spared), alive=True)
+        for job in idle:
+            await_(work, job, JobFlag.AWAITS)
+            work.spared[job.id] = command.spared
+            work.move(job, Arrow.CANCEL, note=str(Arrow.CANCEL))
+        work.answer(command, Cancelled(len(idle), frozenset(gone)))
 
 
 async def open_needs(_engine: EngineContext, work: UnitOfWork, commands: Sequence[OpenNeeds]) -> None:

@@ -79,6 +79,9 @@ class JobTransaction(Protocol):
     async def job_load(self, ids: Iterable[int]) -> list[JobRecord]:
         """Read jobs and lock them for this transaction. Unknown ids are left out; a damaged job is quarantined."""
 
+    async def job_find_ids(self, names: Iterable[tuple[int, str]]) -> list[int]:
+        """Return the ids of the jobs that have custom ids, by namespace and custom id, without locking the jobs."""
+
     async def job_find_custom(self, names: Iterable[tuple[int, str]]) -> dict[tuple[int, str], JobRecord]:
         """Read jobs by custom id, by namespace and id; locked like ``job_load``, unknown ones left out."""
 

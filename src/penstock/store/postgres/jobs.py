@@ -54,6 +54,11 @@ class PostgresJobs(PostgresTransactionBase):
     async def job_load(self, ids: Iterable[int]) -> list[JobRecord]:
         return rows.read_jobs(await self._db.fetch(rows.LOAD, list(ids)))
 
+    async def job_find_ids(self, names: Iterable[tuple[int, str]]) -> list[int]:
+        possible = [each for each in names if reads.ZERO not in each[1]]
+        found = await self._db.fetch(rows.FIND_IDS, [each[0] for each in possible], [each[1] for each in possible])
+        return [job_id for (job_id,) in found]
+
     async def job_find_custom(self, names: Iterable[tuple[int, str]]) -> dict[tuple[int, str], JobRecord]:
         found = await self._find(rows.FIND_CUSTOM, names)
         return {(job.namespace, job.custom_id or ""): job for job in found}

@@ -142,11 +142,10 @@ READY_STRETCHES: Final = _ready(_READY_STRETCHES)
 READY_HEADS: Final = _ready(_READY_LINE, bodies=False)
 READY_HEADS_STRETCHES: Final = _ready(_READY_STRETCHES, bodies=False)
 _FIND = f"select {HEAD} from jobs j"  # noqa: S608
-FIND_CUSTOM: Final = (
-    f"{_FIND} where j.id = any (array("  # noqa: S608
+FIND_IDS: Final = (
     "select n.job from unnest($1::int[], $2::text[]) as u (namespace, custom_id) join names n using (namespace, custom_id)"
-    ")) order by j.id for update"
 )
+FIND_CUSTOM: Final = f"{_FIND} where j.id = any (array({FIND_IDS})) order by j.id for update"
 FIND_UNIQUE: Final = (
     f"{_FIND} join unnest($1::int[], $2::text[]) as u (queue, unique_key) on j.queue = u.queue and j.unique_key = u.unique_key"
     " where j.state in (0, 1, 2, 5) and j.unique_key is not null order by j.id for update of j"

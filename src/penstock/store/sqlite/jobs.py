@@ -33,6 +33,7 @@ _READY_HEADS = (
     f"{_HEAD_FROM} where j.queue = ? and j.blocked = 0 and j.state = 0 order by j.priority desc, j.position limit ?"
 )
 _CUSTOM = f"{_HEAD_FROM} where j.namespace = ? and j.custom_id = ?"
+_CUSTOM_ID = "select id from jobs where namespace = ? and custom_id = ?"
 _UNIQUE = f"{_HEAD_FROM} where j.queue = ? and j.unique_key = ? and j.state in (0, 1, 2, 5)"
 _DUE = f"{_HEAD_FROM} where j.state = 1 and j.run_at <= ? order by j.run_at, j.id limit ?"
 _LAPSED = f"{_HEAD_FROM} where j.state = 2 and j.lease_until <= ? order by j.lease_until limit ?"
@@ -74,6 +75,10 @@ class SqliteJobs(SqliteTransactionBase):
             found += self._heads(rows.SELECT_JOBS, (apsw.carray(keys[start : start + STEP]),))
             await self.pause()
         return found
+
+    async def job_find_ids(self, names: Iterable[tuple[int, str]]) -> list[int]:
+        self._begin()
+        return [job_id for (job_id,) in self._db.executemany(_CUSTOM_ID, list(names))]
 
     async def job_find_custom(self, names: Iterable[tuple[int, str]]) -> dict[tuple[int, str], JobRecord]:
         return {(job.namespace, job.custom_id or ""): job for job in await self._find(_CUSTOM, list(names))}
