@@ -9,7 +9,7 @@ from penstock.core import limits
 from penstock.core.errors import Forbidden, Unauthorized
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
 
 
 class Right(IntFlag):
@@ -82,6 +82,12 @@ class Identity:
         """Return whether it has a right in a namespace; ``*``: for the whole server."""
         held = self._grants.get(namespace, 0) | self._grants.get(ANYWHERE, 0)
         return held & right == right
+
+    def among(self, namespaces: Container[str], right: Right) -> list[str] | None:
+        """Return those of some namespaces in which it has a right; None: in all. The cost grows with its own rights only."""
+        if self.may(ANYWHERE, right):
+            return None
+        return [each for each in self._grants if each in namespaces and self.may(each, right)]
 
     def tenant(self, namespace: str) -> str:
         """Return the namespace for which a connection to ``namespace`` is counted.

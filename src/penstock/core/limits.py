@@ -393,6 +393,7 @@ fan_out_waited_messages: Final = 500  # ... and after a wait for small requests 
 fan_out_behind_events: Final = 500  # of a namespace that wait, likewise: above, its requests wait until half are offered
 fan_out_events_max: Final = 10_000  # of a namespace that wait to be offered; the oldest above that are offered at once
 resp_shared_commands: Final = 64  # as resp_turn_commands, while several namespaces are active
+queues_at_once: Final = 128  # of a list of queues, made in one step
 view_slice_jobs: Final = 100  # of a listing, shown in one turn of the event loop
 share_turn_requests: Final = 16  # of one namespace that start in one turn of the event loop, while several are active
 share_large_requests: Final = 1  # of one namespace in progress, likewise: bodies above small_body_bytes, and listings

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.core.cron import CronRecord
     from penstock.core.job import JobRecord
-    from penstock.core.queue import Move
+    from penstock.core.queue import Move, QueueSettings
     from penstock.core.sharding import Layout
 
 #: Number of jobs in each state, indexed by State.
@@ -34,6 +34,9 @@ class Catalog:
         self.namespaces: dict[str, int] = {}
         self.by_key: dict[QueueKey, Queue] = {}  #: the queues that are served here
         self.held: dict[str, int] = {}  #: the number of these queues in each namespace
+        #: The queues that can be read here, by namespace and number. No inner dict is empty.
+        self.by_namespace: dict[str, dict[int, Queue]] = {}
+        self.subscribed: dict[int, Queue] = {}  #: the queues with push subscriptions, by number
         self.by_number: dict[int, Queue] = {}  #: all queues
         self.away: dict[int, Queue] = {}  #: the queues that are not served here, by number
         self.frozen: dict[int, Queue] = {}  #: the queues of ``away`` that have jobs here
@@ -52,12 +55,22 @@ class Catalog:
         self._place(queue)
         self.by_number[queue.number] = queue
         self.tallies[queue.number] = empty_tally()
+        self.configure(queue, queue.settings, queue.created_at)
 
     def remove(self, queue: Queue) -> None:
         """Remove a queue."""
         self._displace(queue)
         del self.by_number[queue.number], self.tallies[queue.number]
+        self.subscribed.pop(queue.number, None)
         self.buckets.pop(queue.number, None)
+
+    def configure(self, queue: Queue, settings: QueueSettings, created_at: int | None) -> None:
+        """Replace the settings and the creation time of a queue."""
+        queue.settings, queue.created_at = settings, created_at
+        if settings.subscriptions:
+            self.subscribed[queue.number] = queue
+        else:
+            self.subscribed.pop(queue.number, None)
 
     def set_move(self, queue: Queue, move: Move) -> None:
         """Record the current step of a queue's move from one shard to another."""
@@ -66,6 +79,8 @@ class Catalog:
         self._place(queue)
 
     def _place(self, queue: Queue) -> None:
+        if queue.move.step.is_seen:
+            self.by_namespace.setdefault(queue.key.namespace, {})[queue.number] = queue
         if queue.move.step is MoveStep.HERE:
             self.by_key[queue.key] = queue
             self.held[queue.key.namespace] = self.held.get(queue.key.namespace, 0) + 1
@@ -75,6 +90,11 @@ class Catalog:
                 self.frozen[queue.number] = queue
 
     def _displace(self, queue: Queue) -> None:
+        if queue.move.step.is_seen:
+            seen = self.by_namespace[queue.key.namespace]
+            del seen[queue.number]
+            if not seen:
+                del self.by_namespace[queue.key.namespace]
         if queue.move.step is MoveStep.HERE:
             del self.by_key[queue.key]
             namespace = queue.key.namespace
@@ -156,6 +176,20 @@ class CatalogReads(Generic[C]):
     def queues(self) -> list[Queue]:
         leaving = [queue for queue in self.catalog.frozen.values() if queue.move.step.is_seen]
         return [*self.catalog.by_key.values(), *leaving]
+
+    def queues_of(self, namespace: str) -> list[Queue]:
+        return list(self.catalog.by_namespace.get(namespace, {}).values())
+
+    def queues_subscribed(self) -> list[Queue]:
+        return [queue for queue in self.catalog.subscribed.values() if queue.move.step.is_seen]
+
+    def queue_namespaces(self) -> list[str]:
+        return list(self.catalog.by_namespace)
+
+    def queue_count(self, namespace: str | None = None) -> int:
+        if namespace is not None:
+            return len(self.catalog.by_namespace.get(namespace, {}))
+        return len(self.catalog.by_key) + sum(queue.move.step.is_seen for queue in self.catalog.frozen.values())
 
     def queue_by_number(self, number: int) -> Queue:
         return self.catalog.by_number[number]

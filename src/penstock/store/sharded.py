@@ -221,6 +221,18 @@ class ShardedStore:
     def queues(self) -> list[Queue]:
         return [queue for shard in self.shards for queue in shard.queues()]
 
+    def queues_of(self, namespace: str) -> list[Queue]:
+        return [queue for shard in self.shards for queue in shard.queues_of(namespace)]
+
+    def queues_subscribed(self) -> list[Queue]:
+        return [queue for shard in self.shards for queue in shard.queues_subscribed()]
+
+    def queue_namespaces(self) -> list[str]:
+        return list(dict.fromkeys(name for shard in self.shards for name in shard.queue_namespaces()))
+
+    def queue_count(self, namespace: str | None = None) -> int:
+        return sum(shard.queue_count(namespace) for shard in self.shards)
+
     def queue_of(self, job: JobRecord) -> Queue:
         """Return the queue of a job that was just read."""
         guess = self.guess(job.id)

@@ -104,12 +104,8 @@ class TransactionBase(Generic[C]):
 
     def _set_queue(self, queue: Queue, settings: QueueSettings, created_at: int | None) -> None:
         before = queue.settings, queue.created_at
-        queue.settings, queue.created_at = settings, created_at
-
-        def undo() -> None:
-            queue.settings, queue.created_at = before
-
-        self._undo.append(undo)
+        self._catalog.configure(queue, settings, created_at)
+        self._undo.append(lambda: self._catalog.configure(queue, *before))
 
     def _check_home(self, key: QueueKey) -> None:
         """Raise QueueMoving for a queue that must not be created here, because another shard has it or will have it."""

@@ -29,6 +29,7 @@ from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
 from penstock.core.time_slices import in_slices
 from penstock.core.timestamps import from_rfc3339, to_rfc3339
+from penstock.doors import queue_lists
 from penstock.doors.batches import wire
 from penstock.doors.batches.leases import Leases
 from penstock.doors.http.body import BodyReader
@@ -223,8 +224,8 @@ class BatchesDoor:
     async def topics(self, req: Request) -> list[str]:
         namespace = TOPICS.parse_query(req).namespace
         req.allow(namespace, Right.LOOK)
-        queues = self._store.queues()
-        return sorted(each.key.name for each in queues if each.key.namespace == namespace and each.created_at is not None)
+        steps = queue_lists.name_steps(self._store, namespace, queue_lists.has_jobs)
+        return await queue_lists.listed(req, self._store.queue_count(namespace), steps)
 
     async def health(self, _req: Request) -> Plain:
         down = [number for number, shard in enumerate(self._store.journals) if not shard.status().writable]

@@ -128,7 +128,9 @@ class HttpApp:
     ) -> None:
         self._router = Router(routes)
         replies = {each for route in routes for each in route.replies if long_fields(each)}
-        self._may_be_long = frozenset((Stream, File, *replies))  #: types of answers that are not always sent in one step
+        self._may_be_long = frozenset(
+            (Stream, File, list, *replies)
+        )  #: types of answers that are not always sent in one step
         self._probes = frozenset(route.path for route in routes if route.probe)
         self._authenticator = authenticator
         self._clock = clock

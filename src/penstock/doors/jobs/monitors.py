@@ -221,7 +221,7 @@ class Monitors:
             "pushPerSec": round((stats.pushed - pushed) / seconds, 1),
             "pullPerSec": round((stats.pulled - pulled) / seconds, 1),
             "uptime": self._uptime.seconds(),
-            "queues": len(engine.store.queues()),
+            "queues": engine.store.queue_count(),
             "workers": self._workers.active,
             "cronJobs": self._crons(),
         }

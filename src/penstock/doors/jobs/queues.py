@@ -10,7 +10,8 @@ from penstock.core import limits
 from penstock.core.errors import InvalidInput, WrongState
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State, sources
-from penstock.core.queue import QueueSettings, StateCounts
+from penstock.core.queue import QueueKey, QueueSettings, StateCounts
+from penstock.doors import queue_lists
 from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import Refused
 from penstock.doors.http.route import Route
@@ -24,7 +25,7 @@ from penstock.engine.queues.admin import Configure
 from penstock.store.contract import Page
 
 if TYPE_CHECKING:
-    from penstock.core.queue import QueueKey
+    from penstock.core.time_slices import Steps
     from penstock.doors.http.request import ApiRequest
 
 
@@ -54,8 +55,9 @@ class QueueHandlers(JobsDoor):
 
     async def list_queues(self, req: ApiRequest) -> replies.QueuesReply:
         namespace = self.namespace(req)
-        named = [queue.key.name for queue in self.store.queues() if queue.key.namespace == namespace and queue.created_at]
-        return replies.QueuesReply(queues=sorted(named), partial=self.partial())
+        steps = queue_lists.name_steps(self.store, namespace, queue_lists.has_jobs)
+        names = await queue_lists.listed(req, self.store.queue_count(namespace), steps)
+        return replies.QueuesReply(queues=names, partial=self.partial())
 
     async def list_jobs(self, req: ApiRequest, queue: str) -> replies.JobsReply:
         query = LIST.parse_query(req)
@@ -70,12 +72,20 @@ class QueueHandlers(JobsDoor):
     async def summary(self, req: ApiRequest) -> list[replies.QueueSummary]:
         """Return all queues in one answer: an array, without ``ok``."""
         namespace = self.namespace(req)
-        found = [queue for queue in self.store.queues() if queue.key.namespace == namespace and queue.created_at]
-        rows = []
-        for queue in sorted(found, key=lambda each: each.key.name):
-            jobs = self.store.counts(queue)
-            counts = replies.QueueCounts(jobs.waiting, jobs.active, jobs.delayed, jobs.completed, jobs.dead)
-            rows.append(replies.QueueSummary(queue.key.name, queue.settings.paused, counts))
+        return await queue_lists.listed(req, self.store.queue_count(namespace), self._summary_steps(namespace))
+
+    def _summary_steps(self, namespace: str) -> Steps[list[replies.QueueSummary]]:
+        names = yield from queue_lists.name_steps(self.store, namespace, queue_lists.has_jobs)
+        rows: list[replies.QueueSummary] = []
+        for some in queue_lists.slices_of(names):
+            for name in some:
+                queue = self.store.queue_find(QueueKey(namespace, name))
+                if queue is None:  # removed since the last step
+                    continue
+                jobs = self.store.counts(queue)
+                counts = replies.QueueCounts(jobs.waiting, jobs.active, jobs.delayed, jobs.completed, jobs.dead)
+                rows.append(replies.QueueSummary(name, queue.settings.paused, counts))
+            yield
         return rows
 
     async def counts(self, req: ApiRequest, queue: str) -> replies.CountsReply:

@@ -274,7 +274,12 @@ def _plain_steps(reply: Any) -> Steps[dict[str, Any]]:
                 if not number % limits.count_rest_rows:
                     yield
             continue
-        for item in getattr(reply, name):
+        for number, item in enumerate(getattr(reply, name)):
+            if type(item) is str:
+                plain[spelled].append(item)
+                if not number % limits.count_rest_rows:
+                    yield
+                continue
             plain[spelled].append((yield from json_to_msgpack.plain_steps(_encode(item))))
             yield
     return plain

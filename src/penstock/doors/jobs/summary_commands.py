@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.core.time_slices import Pauses
 from penstock.doors.jobs.command_call import CommandEntry
 from penstock.doors.jobs.wire import replies
 
@@ -42,6 +43,7 @@ def summary_commands(queues: QueueHandlers) -> dict[str, CommandEntry]:
 
     async def all_queues(call: CommandCall) -> QueueRowsReply:
         rows = []
+        pauses = Pauses()
         for each in await queues.summary(call):
             counts = (await queues.exclusive_counts(call, each.name)).counts
             waiting, prioritized = counts.waiting, counts.prioritized
@@ -49,6 +51,8 @@ def summary_commands(queues: QueueHandlers) -> dict[str, CommandEntry]:
                 waiting, prioritized = counts.paused, 0
             row = QueueRow(each.name, waiting, prioritized, counts.delayed, counts.active, counts.failed, each.paused)
             rows.append(row)
+            if await pauses.pause():
+                await queues.engine.fair_share.give_way()
         return QueueRowsReply(data=QueueRows(rows, queues.engine.clock.now_ms()))
 
     return {"DashboardQueues": CommandEntry(all_queues)}

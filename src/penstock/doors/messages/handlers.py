@@ -97,9 +97,7 @@ class MessagesDoor:
         return _created(wire.Created(name=body.name))
 
     async def list_namespaces(self, req: Request) -> wire.NamespacesReply:
-        return wire.NamespacesReply(
-            [each for each in self._registry.namespaces() if req.identity.may(each.name, Right.LOOK)]
-        )
+        return wire.NamespacesReply(await self._registry.namespaces(req))
 
     async def remove_namespace(self, req: Request, ns: str) -> Plain:
         req.allow(ns, Right.ADMIN)
@@ -113,7 +111,7 @@ class MessagesDoor:
 
     async def list_queues(self, req: Request, ns: str) -> wire.QueueNamesReply:
         req.allow(ns, Right.LOOK)
-        return wire.QueueNamesReply(self._registry.of(ns))
+        return wire.QueueNamesReply(await self._registry.of(req, ns))
 
     async def remove_queue(self, req: Request, ns: str, queue: str) -> Plain:
         await self._registry.remove(self._key(req, ns, queue, Right.ADMIN))

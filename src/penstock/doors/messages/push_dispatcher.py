@@ -119,7 +119,7 @@ class PushDispatcher:
             subscription.id: (queue.key, subscription)
             for engine in self.engine.engines
             if engine.leads
-            for queue in engine.store.queues()
+            for queue in engine.store.queues_subscribed()
             for subscription in queue.settings.subscriptions
         }
         for subscription_id in self._pushers.keys() - wanted.keys():

@@ -6,21 +6,29 @@ which every server follows, is also the register of namespaces.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from penstock.access.identity import Right
 from penstock.core.errors import AlreadyExists, InvalidInput, NamespaceNotFound, QueueNotFound
 from penstock.core.events import EventKind
 from penstock.core.queue import MessageRules, QueueKey, QueueSettings
+from penstock.doors import queue_lists
 from penstock.doors.http.namespace import NAME
 from penstock.doors.messages import wire
 from penstock.engine.queues import admin
 from penstock.engine.queues.admin import Configure, RemoveQueue
 
 if TYPE_CHECKING:
+    from penstock.access.identity import Identity
     from penstock.core.queue import Queue
+    from penstock.core.time_slices import Steps
+    from penstock.doors.http.request import Request
     from penstock.engine.api import EngineApi
+    from penstock.store.contract import Store
+    from penstock.store.sharded import ShardedStore
 
 
 class MessageDefaults(NamedTuple):
@@ -37,6 +45,13 @@ class MessageDefaults(NamedTuple):
     auto_create: bool = True  #: a namespace is created by its first message
 
 
+class Seen(NamedTuple):
+    """What a client may see: the namespaces with queues, and how many queues they have at most."""
+
+    namespaces: list[str]
+    queues: int
+
+
 class QueueRegistry:
     """Finds and creates namespaces and queues. ``rules`` are the defaults."""
 
@@ -47,10 +62,27 @@ class QueueRegistry:
 
     # Namespaces.
 
-    def namespaces(self) -> list[wire.NamespaceView]:
-        """Return all namespaces, sorted by name."""
-        known = [(queue.key.namespace, queue.settings.known_since) for queue in self._store.queues() if not queue.key.name]
-        return [wire.NamespaceView(name, since) for name, since in sorted(known) if since is not None]
+    async def namespaces(self, req: Request) -> list[wire.NamespaceView]:
+        """Return the namespaces that a client may see, sorted by name."""
+        seen = self.seen_by(req.identity)
+        return await queue_lists.listed(req, len(seen.namespaces), self._namespace_steps(seen.namespaces))
+
+    def _namespace_steps(self, seen: list[str]) -> Steps[list[wire.NamespaceView]]:
+        views: list[wire.NamespaceView] = []
+        for some in queue_lists.slices_of((yield from queue_lists.sorted_steps(seen))):
+            for name in some:
+                marker = self._store.queue_find(QueueKey(name, ""))
+                if marker is not None and marker.settings.known_since is not None:
+                    views.append(wire.NamespaceView(name, marker.settings.known_since))
+            yield
+        return views
+
+    def seen_by(self, identity: Identity) -> Seen:
+        """Return what a client may see."""
+        few = identity.among(_Inhabited(self._store), Right.LOOK)
+        if few is None:
+            return Seen(self._store.queue_namespaces(), self._store.queue_count())
+        return Seen(few, sum(map(self._store.queue_count, few)))
 
     async def make_namespace(self, name: str) -> None:
         """Create a namespace. Raises InvalidInput, AlreadyExists."""
@@ -101,13 +133,20 @@ class QueueRegistry:
             raise QueueNotFound(f"queue not found: {key.namespace}/{key.name}")
         return queue
 
-    def of(self, namespace: str) -> list[str]:
+    async def of(self, req: Request, namespace: str) -> list[str]:
         """Return the queues of a namespace, sorted by name."""
-        return sorted(f"{namespace}/{each.key.name}" for each in self.all() if each.key.namespace == namespace)
+        return await queue_lists.listed(req, self._store.queue_count(namespace), self._name_steps(namespace))
 
-    def all(self) -> list[Queue]:
-        """Return all queues that exist."""
-        return [queue for queue in self._store.queues() if queue.key.name and _is_made(queue)]
+    def _name_steps(self, namespace: str) -> Steps[list[str]]:
+        names: list[str] = []
+        for some in queue_lists.slices_of((yield from queue_lists.name_steps(self._store, namespace, _is_listed))):
+            names += [f"{namespace}/{name}" for name in some]
+            yield
+        return names
+
+    def steps(self, namespaces: list[str]) -> Steps[list[list[Queue]]]:
+        """Return the queues that exist in each of some namespaces, in steps."""
+        return queue_lists.queue_steps(self._store, namespaces, _is_listed)
 
     async def make(self, key: QueueKey, body: wire.QueueBody) -> None:
         """Create a queue. Raises InvalidInput, AlreadyExists."""
@@ -156,6 +195,20 @@ class QueueRegistry:
             max_retries=own.max_retries or rules.max_retries,
             max_batch_size=min(own.max_batch_size or rules.max_batch_size, rules.max_batch_size),
         )
+
+
+class _Inhabited(Container[str]):
+    """The namespaces that have queues, without a copy of their names."""
+
+    def __init__(self, store: Store | ShardedStore) -> None:
+        self._store = store
+
+    def __contains__(self, namespace: object) -> bool:
+        return isinstance(namespace, str) and self._store.queue_count(namespace) > 0
+
+
+def _is_listed(queue: Queue) -> bool:
+    return bool(queue.key.name) and _is_made(queue)
 
 
 def _is_made(queue: Queue) -> bool:

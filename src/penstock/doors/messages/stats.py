@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock import __version__
-from penstock.access.identity import Right
+from penstock.core.time_slices import in_slices
 from penstock.doors.http.body import BodyReader
 from penstock.doors.http.route import Route
 from penstock.doors.messages import wire
+from penstock.doors.queue_lists import listed, slices_of, sorted_steps
 
 if TYPE_CHECKING:
     from penstock.core.queue import Queue
+    from penstock.core.time_slices import Steps
     from penstock.doors.http.request import Request
     from penstock.doors.messages.queue_registry import QueueRegistry
     from penstock.doors.ops.health import Uptime
@@ -35,22 +37,39 @@ class MessageStats:
     async def page(self, req: Request) -> wire.StatsPageReply:
         query = _STATS.parse_query(req)
         limit = wire.number_in(query.limit, PAGE_DEFAULT, 1, PAGE_MAX)
-        queues = self._seen_by(req)
-        pages = max(1, -(-len(queues) // limit))
-        page = wire.number_in(query.page, 1, 1, pages)
-        some = queues[(page - 1) * limit : page * limit]
-        return wire.StatsPageReply([self._view(queue) for queue in some], len(queues), page, limit, pages)
+        seen = self._registry.seen_by(req.identity)
+        return await listed(req, seen.queues, self._page_steps(seen.namespaces, query.page, limit))
+
+    def _page_steps(self, seen: list[str], number: str, limit: int) -> Steps[wire.StatsPageReply]:
+        found = yield from self._registry.steps((yield from sorted_steps(seen)))
+        total = sum(map(len, found))
+        pages = max(1, -(-total // limit))
+        page = wire.number_in(number, 1, 1, pages)
+        start, end, begun = (page - 1) * limit, page * limit, 0
+        views: list[wire.QueueStatsReply] = []
+        for queues in found:
+            if begun < end and begun + len(queues) > start:  # only these need to be sorted
+                in_order = yield from sorted_steps(queues, lambda queue: queue.key.name)
+                views += filter(None, map(self._view, in_order[max(0, start - begun) : end - begun]))
+            begun += len(queues)
+            yield
+        return wire.StatsPageReply(views, total, page, limit, pages)
 
     async def summary(self, req: Request) -> wire.SummaryReply:
-        queues = self._seen_by(req)
-        views = [self._view(queue) for queue in queues]
-        return wire.SummaryReply(
-            len(queues),
-            len({queue.key.namespace for queue in queues}),
-            sum(view.depth for view in views),
-            sum(view.scheduled for view in views),
-            sum(view.dlq_depth > 0 for view in views),
-        )
+        seen = self._registry.seen_by(req.identity)
+        return await listed(req, seen.queues, self._summary_steps(seen.namespaces))
+
+    def _summary_steps(self, seen: list[str]) -> Steps[wire.SummaryReply]:
+        found = yield from self._registry.steps(seen)
+        sums = wire.SummaryReply(sum(map(len, found)), sum(map(bool, found)), 0, 0, 0)
+        for queues in found:
+            for some in slices_of(queues):
+                for view in filter(None, map(self._view, some)):
+                    sums.total_depth += view.depth
+                    sums.total_scheduled += view.scheduled
+                    sums.dlq_alerts += view.dlq_depth > 0
+                yield
+        return sums
 
     async def health(self, req: Request) -> wire.NodeHealthReply:
         seconds = self._uptime.seconds()
@@ -58,17 +77,17 @@ class MessageStats:
         spelled = (
             f"{hours}h{minutes}m{seconds % 60}s" if hours else f"{minutes}m{seconds % 60}s" if minutes else f"{seconds}s"
         )
-        return wire.NodeHealthReply("ok", self._node, len(self._seen_by(req)), spelled, seconds * 1_000, __version__)
+        # In slices, but not as a large request: a health check does not wait for those.
+        found = await in_slices(self._registry.steps(self._registry.seen_by(req.identity).namespaces))
+        return wire.NodeHealthReply("ok", self._node, sum(map(len, found)), spelled, seconds * 1_000, __version__)
 
-    def _seen_by(self, req: Request) -> list[Queue]:
-        may = req.identity.may
-        return sorted(
-            (each for each in self._registry.all() if may(each.key.namespace, Right.LOOK)), key=lambda each: each.key
-        )
-
-    def _view(self, queue: Queue) -> wire.QueueStatsReply:
-        counts = self._store.counts(queue)
+    def _view(self, queue: Queue) -> wire.QueueStatsReply | None:
+        """Return what is shown of a queue; None if it was removed since the last step."""
         namespace, name = queue.key
+        found = self._store.queue_find(queue.key)
+        if found is None:
+            return None
+        counts = self._store.counts(found)
         depth = counts.waiting + counts.active
         return wire.QueueStatsReply(
             namespace, name, f"{namespace}/{name}", counts.waiting, counts.active, counts.delayed, depth, counts.dead

@@ -380,6 +380,6 @@ def collections_of(engine: EngineApi) -> Collections:
         processing_total=jobs.active,
         queued_total=jobs.waiting,
         temporal_index_total=jobs.delayed,
-        queues=len(store.queues()),
+        queues=store.queue_count(),
         waiting_callers=engine.waiting_callers,
     )

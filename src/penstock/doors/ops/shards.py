@@ -72,7 +72,7 @@ class ShardHandlers:
             epoch=None if layout is None else layout.epoch,
             target=None,
             spare=False,
-            queues=len(engine.store.queues()),
+            queues=engine.store.queue_count(),
             misplaced=0,
             moved=0,
         )

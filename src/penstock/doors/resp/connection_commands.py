@@ -10,6 +10,8 @@ from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
 from penstock.core.clock import yield_to_loop
 from penstock.core.errors import InvalidInput, Unauthorized
+from penstock.core.time_slices import at_once, in_slices
+from penstock.doors.queue_lists import has_jobs, name_steps, slices_of
 from penstock.doors.resp import arguments, replies
 from penstock.doors.resp.command_table import COMMANDS
 from penstock.doors.resp.receive import WORDS, delay_ms_of, new_receive
@@ -19,6 +21,7 @@ from penstock.doors.topics.subscriber import MessageOutcome
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from penstock.core.time_slices import Steps
     from penstock.doors.resp.command_table import RespCommand
     from penstock.doors.resp.parser import Command
     from penstock.doors.resp.replies import Value
@@ -164,12 +167,24 @@ def _entry_docs(entry: RespCommand, protocol: int) -> bytes:
 
 async def topics(session: RespSession, _command: Command) -> bytes:
     """Answer the sorted topics of the namespace: as one line, or as a list if the client supports it."""
-    store, namespace = session.engine.store, session.namespace
-    await yield_to_loop(1)  # the list may be long, and many clients may request it
-    names = sorted(queue.key.name for queue in store.queues() if queue.key.namespace == namespace and queue.created_at)
-    if session.protocol >= 3:
-        return replies.array(replies.bulk(name.encode()) for name in names)
-    return replies.simple(f"[{' '.join(names)}]")
+    share = session.engine.fair_share
+    await yield_to_loop(1)  # many clients may request it
+    if session.engine.store.queue_count(session.namespace) <= limits.queues_at_once:
+        return at_once(_topic_steps(session))
+    async with share.large(session.tenant):
+        await share.give_way()
+        return await in_slices(_topic_steps(session))
+
+
+def _topic_steps(session: RespSession) -> Steps[bytes]:
+    names = yield from name_steps(session.engine.store, session.namespace, has_jobs)
+    if session.protocol < 3:
+        return replies.simple(f"[{' '.join(names)}]")
+    items: list[bytes] = []
+    for some in slices_of(names):
+        items += [replies.bulk(name.encode()) for name in some]
+        yield
+    return replies.array(items)
 
 
 async def receive(session: RespSession, command: Command) -> bytes:

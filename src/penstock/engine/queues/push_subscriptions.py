@@ -71,11 +71,10 @@ def _check_room(engine: EngineContext, queue: Queue) -> None:
     """Raise TooMany, or NamespaceLimit."""
     namespace, most = queue.key.namespace, limits.subscriptions_max
     taken = held = 0
-    for each in engine.store.queues():
+    for each in engine.store.queues_subscribed():
         count = len(each.settings.subscriptions)
-        if count:
-            taken += count
-            held += count if each.key.namespace == namespace else 0
+        taken += count
+        held += count if each.key.namespace == namespace else 0
     text = ""
     if len(queue.settings.subscriptions) >= limits.queue_subscriptions_max:
         text = f"Too many subscriptions of this queue (max {limits.queue_subscriptions_max})."
@@ -109,8 +108,8 @@ async def _save(engine: EngineContext, work: UnitOfWork, queue: Queue, subscript
 
 
 def _find(engine: EngineContext, command: RemoveSubscription) -> Queue | None:
-    """Return the queue that has a subscription. All queues are searched, because this is rare."""
-    for queue in engine.store.queues():
+    """Return the queue that has a subscription. All queues with subscriptions are searched."""
+    for queue in engine.store.queues_subscribed():
         if any(each.id == command.subscription_id for each in queue.settings.subscriptions):
             return queue if command.may(queue.key) else None
     return None

@@ -66,6 +66,18 @@ class QueueReads(Protocol):
     def queues(self) -> list[Queue]:
         """Return all queues."""
 
+    def queues_of(self, namespace: str) -> list[Queue]:
+        """Return the queues of a namespace. The cost does not grow with the queues of others."""
+
+    def queues_subscribed(self) -> list[Queue]:
+        """Return the queues that have push subscriptions, without looking at the others."""
+
+    def queue_namespaces(self) -> list[str]:
+        """Return the namespaces that have queues."""
+
+    def queue_count(self, namespace: str | None = None) -> int:
+        """Return the number of queues, of a namespace or of all, without looking at each."""
+
     def queue_by_number(self, number: int) -> Queue:
         """Return the queue that jobs refer to by this number."""
 

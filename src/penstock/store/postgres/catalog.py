@@ -70,7 +70,7 @@ class PostgresCatalog(catalog.Catalog):
                 if known is not None:
                     self.remove(known)
             elif known is not None:
-                known.settings, known.created_at = _decode_settings(settings), created_at
+                self.configure(known, _decode_settings(settings), created_at)
                 self.set_move(known, move)
             else:
                 self.namespaces[key[0]] = namespace
