@@ -93,7 +93,8 @@ SECURITY_LIMITS = {
         "frame_bytes_max", "frames_bytes_max", "frames_share_bytes_max", "frame_idle_ms_max", "stranger_frame_bytes_max",
         "connection_write_bytes_max", "connection_commands_max", "command_values_max", "tcp_connections_max",
         "listener_strangers_max", "message_bytes_max", "messages_arriving_bytes_max", "socket_commands_max", "websockets_max",
-        "strangers_max", "strangers_address_max", "strangers_waiting_max", "auth_wait_ms_max", "client_listings_max",
+        "strangers_max", "strangers_address_max", "strangers_waiting_max", "auth_wait_ms_max", "stranger_commands_max",
+        "client_listings_max",
     ),
     "Redis protocol": (
         "resp_connections_max", "resp_args_max", "resp_line_bytes_max", "resp_turn_commands", "stranger_args_max",
@@ -109,8 +110,9 @@ SECURITY_LIMITS = {
     ),
     "Clients and tenants": (
         "rate_limit_clients_max", "rate_limit_marks_max", "quota_namespaces_max", "pending_commands_max",
-        "pending_commands_namespace_max", "share_turn_requests", "share_large_requests", "reads_waiting_max",
-        "read_wait_ms_max", "queues_max", "workers_max", "workers_bytes_max", "crons_max", "cron_plan_bytes_max", "groups_max",
+        "pending_commands_namespace_max", "share_turn_requests", "share_turn_strangers", "share_large_requests",
+        "reads_waiting_max", "read_wait_ms_max", "queues_max", "workers_max", "workers_bytes_max", "crons_max",
+        "cron_plan_bytes_max", "groups_max",
     ),
     "Outbound requests": (
         "webhooks_max", "webhook_attempts", "webhook_attempt_ms_max", "webhook_reply_line_bytes_max", "webhook_addresses_max",

@@ -738,14 +738,35 @@ class Talk:
         self._world = world
         server, shown = world.server, world.keys[key]
         over_tcp = way == "tcp"
-        tell = stack.enter_context(TcpClient(server.tcp_port)).call if over_tcp else stack.enter_context(ear(server)).ask
+        tell = (
+            stack.enter_context(TcpClient(server.tcp_port)).call
+            if over_tcp
+            else stack.enter_context(ear(server, additional_headers={"X-Namespace": namespace})).ask
+        )
         self._say: Callable[..., Any] = tell
-        assert tell("Auth", token=shown, namespace=namespace) == {"ok": True}
+        # Over TCP a client without a right in the namespace cannot choose it: it stays in the default namespace.
+        chosen = {"namespace": namespace} if over_tcp and namespace == STRANGER else {}
+        assert tell("Auth", token=shown, **chosen) == {"ok": True}
 
     def __call__(self, name: str, more: dict[str, Any]) -> tuple[bool, str]:
         """Return whether a command was done, and what was answered."""
         answer = self._say(name, **more)
         return answer["ok"], self._world.look_through(f"{name} {more}", text_of(answer))
+
+
+@pytest.mark.parametrize("way", ["tcp", "websocket"])
+@pytest.mark.usefixtures("untouched")
+def test_a_foreign_namespace_cannot_be_chosen_like_one_that_is_not_there(world: World, way: str) -> None:
+    for key in KEYS:
+        with ExitStack() as stack:
+            talk = Talk(world, way, key, STRANGER, stack)
+            theirs, nobodys = (
+                talk("Auth", {"token": world.keys[key], "namespace": names.namespace})
+                for names in (world.names, world.names.made_up())
+            )
+            assert theirs == nobodys
+            assert not theirs[0]
+            assert "This token has no permission in the namespace" in theirs[1]
 
 
 @pytest.mark.parametrize("way", ["tcp", "websocket"])
@@ -832,7 +853,8 @@ def test_the_redis_protocol_refuses_a_foreign_namespace_as_one_that_is_not_there
     for key in KEYS:
         with RespClient(port) as theirs, RespClient(port) as nobodys:
             for client, names in ((theirs, world.names), (nobodys, made_up)):
-                client.ok("AUTH", names.namespace, world.keys[key])
+                assert client.refused("AUTH", names.namespace, world.keys[key]).startswith("NOPERM ")
+                client.ok("AUTH", world.keys[key])  # it has no right in the default namespace
             for name, row in WORDS.items():
                 for one, other in zip(row(world.names), row(made_up), strict=True):
                     done, answer = said(world, theirs, one)
@@ -841,8 +863,8 @@ def test_the_redis_protocol_refuses_a_foreign_namespace_as_one_that_is_not_there
                     assert done or answer.startswith(('"NOPERM ', '"WRONGPASS ')), one
             assert theirs.refused("SUBSCRIBE", world.names.topic).startswith("NOPERM ")
             assert theirs.call("RESET") == b"RESET"
-            theirs.ok("HELLO", "3", "AUTH", OWNER, world.keys[key])
-            assert theirs.refused("TOPICS").startswith("NOPERM ")
+            assert theirs.refused("HELLO", "3", "AUTH", OWNER, world.keys[key]).startswith("NOPERM ")
+            assert theirs.refused("TOPICS").startswith("NOAUTH ")
 
 
 @pytest.mark.usefixtures("untouched")

@@ -59,15 +59,15 @@ async def test_commands_over_resp_stand_in_the_line_of_their_client(
     listener = RespListener(Subscribers(engine, 10_000), Office(clock, ["x"]))
     await listener.start("127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
-    writer.write(wire("AUTH", "good", "evil-token"))
+    writer.write(wire("AUTH", "evil-token"))  # it has no right in the default namespace
     assert await reader.readline() == b"+OK\r\n"
     for _ in range(3):
         writer.write(wire("PUBLISH", "topic", "message"))
-        assert b"good" in await reader.readline()
+        assert b"default" in await reader.readline()
     writer.close()
     await listener.stop()
     assert "evil" in lines
-    assert "good" not in lines
+    assert "default" not in lines
 
 
 @pytest.mark.anyio
@@ -82,12 +82,13 @@ async def test_commands_over_tcp_stand_in_the_line_of_their_client(
         writer.write(frame(fields))
         return await reader.readexactly(struct.unpack(">I", await reader.readexactly(4))[0])
 
-    assert b"\xc3" in await ask(cmd="Auth", token="evil-token", namespace="good")
-    assert b"forbidden" in await ask(cmd="PUSH", queue="q", data="x" * 100_000)
+    assert b"\xc3" in await ask(cmd="Auth", token="evil-token")  # it has no right in the default namespace
+    for size in (1, 100_000):
+        assert b"forbidden" in await ask(cmd="PUSH", queue="q", data="x" * size)
     writer.close()
     await listener.stop()
     assert "evil" in lines
-    assert "good" not in lines
+    assert "default" not in lines
 
 
 @pytest.mark.anyio

@@ -99,6 +99,13 @@ class Identity:
             return namespace if self._grants else ""
         return min(self._grants)
 
+    def check_any(self, namespace: str) -> None:
+        """Raise Forbidden if it has no right at all in a namespace."""
+        if ANYWHERE not in self._grants and namespace not in self._grants:
+            raise Forbidden(
+                f"This token has no permission in the namespace {namespace!r}. Choose one of its own, or use another token."
+            )
+
     @property
     def is_restricted(self) -> bool:
         """Return whether it has rights in some namespaces only."""

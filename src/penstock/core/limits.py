@@ -110,6 +110,7 @@ keepalive_s: Final = 60  # silence after which the system checks the other side
 gone_s: Final = 120  # without an answer of the other side, after which the system closes the connection
 links_looked_at_max: Final = 10_000  # sockets, in one search
 
+stranger_commands_max: Final = 16  # on one connection, before its client has authenticated; then it is closed
 listener_strangers_max: Final = 1_000  # connections over TCP, likewise over RESP, whose clients have not authenticated yet
 
 # Limits of a connection of an HTTP listener.
@@ -138,7 +139,8 @@ answer_crowded_parts: Final = 32  # ... one that reads less than this part of it
 
 # Limits of a connection over the Redis protocol.
 resp_connections_max: Final = 10_000
-resp_args_max: Final = 1_024  # words of a command, with its name
+resp_args_max: Final = 64  # words of a command, with its name
+resp_few_args: Final = 16  # a command with more words is processed without the commands after it
 resp_line_bytes_max: Final = 65_536  # of a command in inline form
 resp_turn_commands: Final = 1_000  # read from a connection at once; and the maximum after its client is lost
 resp_unsent_bytes: Final = 65_536  # of replies, after which they are sent before the next command is run
@@ -268,6 +270,7 @@ reader_buffer_bytes_max: Final = MEBIBYTE
 reader_buffer_messages_max: Final = 10_000
 reader_stuck_ms_max: Final = 120 * SECOND_MS  # a reader that reads nothing for this long is disconnected
 auth_wait_ms_max: Final = 10 * SECOND_MS
+goodbye_bytes_max: Final = MEBIBYTE  # from a client that has not authenticated, discarded meanwhile
 goodbye_ms_max: Final = SECOND_MS  # for data on its way to a reader when its connection is closed
 unsure_ms: Final = 10 * SECOND_MS  # a possibly incomplete message is confirmed or removed after this time
 half_sent_ms_max: Final = SECOND_MS  # for incomplete bodies of requests when the server stops
@@ -396,6 +399,7 @@ resp_shared_commands: Final = 64  # as resp_turn_commands, while several namespa
 queues_at_once: Final = 128  # of a list of queues, made in one step
 view_slice_jobs: Final = 100  # of a listing, shown in one turn of the event loop
 share_turn_requests: Final = 16  # of one namespace that start in one turn of the event loop, while several are active
+share_turn_strangers: Final = 4  # likewise, of all clients together that have not authenticated
 share_large_requests: Final = 1  # of one namespace in progress, likewise: bodies above small_body_bytes, and listings
 share_slice_ms: Final = 2  # of large requests in one turn of the event loop, likewise
 share_wait_ms: Final = 4  # for which a slice of a large request waits for small requests of other namespaces

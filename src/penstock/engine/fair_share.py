@@ -41,8 +41,8 @@ class FairShare:
     def __init__(self, clock: Clock) -> None:
         self.shared = False  #: several namespaces are active
         self._clock = clock
-        #: The active namespace, if there is only one: ``begin`` returns None for it. Empty: there was none yet.
-        self.only = ""
+        #: The active namespace, if there is only one: ``begin`` returns None for it. None: there was none yet, or several.
+        self.only: str | None = None
         self._seen: set[str] = set()  #: namespaces with a request since the last check, while they share
         self._begun: dict[str, int] = {}  #: requests that began in this turn of the loop
         self._turn_is_due = False
@@ -58,19 +58,23 @@ class FairShare:
         self.background = BackgroundTurns(self)
 
     def begin(self, namespace: str, requests: int = 1) -> Place | None:
-        """Return None if a request, or several that came together, may begin now, else a future to wait for."""
+        """Return None if a request, or several that came together, may begin now, else a future to wait for.
+
+        ``namespace``: empty for clients that have not authenticated. They wait in one line, and do not count as a namespace.
+        """
         if namespace == self.only:
             return None
-        if not self.shared and not self._begin_sharing_with(namespace):
-            return None
-        self._note(namespace)
+        if namespace:
+            if not self.shared and not self._begin_sharing_with(namespace):
+                return None
+            self._note(namespace)
         if namespace in self._lines or namespace in self._behind:
             return _join(self._lines, namespace, requests)
         begun = self._begun
         if not begun:
             self._turn_soon()
         count = begun.get(namespace, 0)
-        if count < limits.share_turn_requests:
+        if count < _turn_requests(namespace):
             begun[namespace] = count + requests
             return None
         return _join(self._lines, namespace, requests)
@@ -200,12 +204,12 @@ class FairShare:
 
     def _begin_sharing_with(self, namespace: str) -> bool:
         """Record a namespace that was not active; begin to share if it is not the only one."""
-        if not self.only:
+        if self.only is None:
             self.only = namespace
             return False
         self.shared = True
         self._seen = {self.only}
-        self.only = ""
+        self.only = None
         time_slices.share_loop(self.give_way)
         self._check_later()
         return True
@@ -228,7 +232,7 @@ class FairShare:
         self._entered.clear()
         self._small.clear()
         self._behind.clear()
-        self.only = next(iter(self._seen), "")
+        self.only = next(iter(self._seen), None)
         for namespace in list(self._lines):
             _release(self._lines, namespace, sum(requests for _, requests in self._lines[namespace]))
         for namespace in list(self._large_lines):
@@ -246,10 +250,15 @@ class FairShare:
         self._begun = {
             namespace: count
             for namespace in list(self._lines)
-            if namespace not in self._behind and (count := _release(self._lines, namespace, limits.share_turn_requests))
+            if namespace not in self._behind and (count := _release(self._lines, namespace, _turn_requests(namespace)))
         }
         if self._begun:
             self._turn_soon()
+
+
+def _turn_requests(namespace: str) -> int:
+    """Return how many requests of a namespace begin in one turn; empty: of all clients that have not authenticated."""
+    return limits.share_turn_requests if namespace else limits.share_turn_strangers
 
 
 def _end(place: Place) -> None:

@@ -162,7 +162,6 @@ GIVEN = {
     "acme:produce": Right.LOOK | Right.PRODUCE,
     "acme:consume": Right.LOOK | Right.TAKE | Right.SETTLE,
     "acme:admin": Right.LOOK | Right.PRODUCE | Right.TAKE | Right.SETTLE,
-    "other:admin": Right.NONE,
 }
 
 

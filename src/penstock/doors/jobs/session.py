@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger("penstock.commands")
 
 _encode: Final = msgspec.json.Encoder().encode
+#: The error with which a connection is closed after ``limits.stranger_commands_max``.
+STRANGER_COMMANDS: Final = "Not authenticated. Too many commands without a token: connect again, and send Auth first."
 
 
 def _admit_all(_namespace: str) -> None:
@@ -172,6 +174,8 @@ class JobsSession:
             raise Unauthorized("Invalid token" if str(error) == str(Unauthorized()) else str(error)) from None
         finally:
             self._token_checked.set()
+        if namespace is not None:
+            identity.check_any(namespace)
         if namespace is not None and namespace != self.namespace:
             if (
                 self._held or self.at_end or self._under_way - self._awaiting_token > 1
@@ -197,9 +201,8 @@ class JobsSession:
         self.check_pace()
         if not isinstance(message, Mapping):
             raise InvalidInput("Invalid command")
-        name = message.get("cmd")
-        if not isinstance(name, str) or not name:
-            raise InvalidInput("Invalid command")
+        shown = message.get("cmd")
+        name = shown if isinstance(shown, str) else ""
         entry = self._table.get(name)
         if not self.authenticator.is_open and (entry is None or not entry.public):
             self._awaiting_token += 1
@@ -207,13 +210,20 @@ class JobsSession:
                 await self._token_checked.wait()  # commands after an Auth may depend on it
             finally:
                 self._awaiting_token -= 1
-            self.check(*((Right.NONE, False) if entry is None else (entry.right, entry.is_for_all(message))))
+        # The line comes first, so that refused commands wait in it, too.
+        if (entry is None or not entry.public or self.identity is not None) and (
+            place := self._fair_share.begin(self.tenant)
+        ) is not None:
+            await place
+        try:
+            self._check_entry(entry, message, name)
+        except ServerError:
+            if self._fair_share.shared and self._under_way > 1:  # many refusals would keep the event loop busy
+                await self._fair_share.give_way(self.tenant)
+            raise
+        assert entry is not None
         if self._logs_commands:
             log.debug("command", name=name[: limits.command_name_chars_max], of=message.get("queue"), client=self.client)
-        if entry is None:
-            raise InvalidInput(f"Unknown command: {name[: limits.command_name_chars_max]}")
-        if not entry.public and (place := self._fair_share.begin(self.tenant)) is not None:
-            await place
         if self._fair_share.shared and not entry.public:
             self._fair_share.enter(self.tenant)
             try:
@@ -224,6 +234,22 @@ class JobsSession:
             reply = await self._run(entry, message)
         self._keep_track(entry, message, reply)
         return reply if is_long(reply) else _encode(reply)
+
+    def _check_entry(self, entry: CommandEntry | None, message: Mapping[str, Any], name: str) -> None:
+        """Raise the error of a command that the client may not use, or that does not exist."""
+        if not self.authenticator.is_open and (entry is None or not entry.public):
+            self.check(*((Right.NONE, False) if entry is None else (entry.right, entry.is_for_all(message))))
+        if entry is None:
+            raise InvalidInput(f"Unknown command: {name[: limits.command_name_chars_max]}" if name else "Invalid command")
+
+    async def take_turn(self) -> None:
+        """Wait for the turn of a command that is answered without ``handle``, because it is invalid."""
+        if not self._table.share.try_begin():
+            await self._table.share.turn()
+        if (place := self._fair_share.begin(self.tenant)) is not None:
+            await place
+        if self._fair_share.shared:
+            await self._fair_share.give_way(self.tenant)
 
     async def _run(self, entry: CommandEntry, message: Mapping[str, Any]) -> Any:
         call = CommandCall(self, message, self._fair_share)

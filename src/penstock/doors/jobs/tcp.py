@@ -17,7 +17,7 @@ from penstock.core.errors import InvalidInput, ServerError, TooMany, Unauthorize
 from penstock.core.time_slices import in_slices
 from penstock.doors.jobs import jsonable, tcp_frames
 from penstock.doors.jobs.queue_events import QueueEvents
-from penstock.doors.jobs.session import JobsSession, refusal
+from penstock.doors.jobs.session import STRANGER_COMMANDS, JobsSession, refusal
 from penstock.doors.net.listener import ConnectionListener, client_name
 from penstock.doors.net.raw_sockets import keep_alive
 from penstock.doors.net.unread_replies import LISTINGS, ListingTurns, UnreadReplies
@@ -71,6 +71,7 @@ class TcpConnection(asyncio.Protocol):
         self._session: JobsSession
         self._parser = tcp_frames.FrameParser(limits.stranger_frame_bytes_max)
         self._stranger = True  #: the client must show a token, and has not shown one yet
+        self._stranger_commands = 0  #: commands before the client has shown a token
         self._transport: asyncio.Transport
         self._frames: deque[bytes] = deque()  #: complete frames that are not processed yet
         self._tasks: set[asyncio.Task[None]] = set()
@@ -193,6 +194,14 @@ class TcpConnection(asyncio.Protocol):
     def _turn_away(self) -> None:
         self.refuse(Unauthorized("Not authenticated"))
 
+    def _count_stranger(self) -> bool:
+        """Count a command of a client that has not shown a token. Close the connection and return False after too many."""
+        if self._stranger_commands >= limits.stranger_commands_max:
+            self.refuse(Unauthorized(STRANGER_COMMANDS))
+            return False
+        self._stranger_commands += 1
+        return True
+
     def _queue(self, received: list[bytes]) -> None:
         for frame in received:
             self._frames.append(frame)
@@ -209,7 +218,17 @@ class TcpConnection(asyncio.Protocol):
             return
         clock = self._listener.clock
         until = clock.stopwatch() + limits.slice_ms / 1_000
-        while self._frames and self._writable and len(self._tasks) < limits.connection_commands_max:
+        while (
+            self._frames
+            and self._writable
+            and len(self._tasks)
+            < (
+                # Of a client that has not shown a token, one at a time, because each may be an Auth.
+                1 if self._stranger else limits.connection_commands_max
+            )
+        ):
+            if self._stranger and not self._count_stranger():
+                return
             self._begin(self._frames.popleft())
             if clock.stopwatch() > until and self._frames:  # other connections continue first
                 self._continue_soon()
@@ -262,9 +281,7 @@ class TcpConnection(asyncio.Protocol):
         try:
             message = tcp_frames.decode(frame)
         except InvalidInput as error:
-            self._kept_bytes -= len(frame)
-            self._account()
-            self._write(self._session.refuse(error))
+            self._follow(self._refuse_frame(error, len(frame)))
             return
         self._follow(self._work(message, len(frame)))
 
@@ -278,10 +295,15 @@ class TcpConnection(asyncio.Protocol):
         try:
             message = await in_slices(tcp_frames.decode_steps(frame))
         except InvalidInput as error:
-            self._kept_bytes -= len(frame)
-            self._write(self._session.refuse(error))
+            await self._refuse_frame(error, len(frame))
             return
         await self._work(message, len(frame))
+
+    async def _refuse_frame(self, error: InvalidInput, size: int) -> None:
+        """Answer a frame that is not a command, when it is its turn."""
+        await self._session.take_turn()
+        self._kept_bytes -= size
+        self._write(self._session.refuse(error))
 
     async def _work(self, message: dict[str, Any], size: int) -> None:
         try:
@@ -327,6 +349,7 @@ class TcpConnection(asyncio.Protocol):
             else:
                 jsonable.convert(message)
         except InvalidInput as error:
+            await self._session.take_turn()
             return self._session.refuse(error, message)
         return await self._session.handle(message)
 

@@ -24,7 +24,7 @@ from penstock.doors.jobs.base import check_queue_name
 from penstock.doors.jobs.command_call import TextMessage
 from penstock.doors.jobs.event_filter import EventFilter
 from penstock.doors.jobs.event_hub import EventHub, EventReader
-from penstock.doors.jobs.session import refusal
+from penstock.doors.jobs.session import STRANGER_COMMANDS, refusal
 from penstock.doors.net.incoming_messages import UnauthenticatedSockets
 from penstock.doors.net.listener import client_name
 from penstock.doors.net.raw_sockets import connection_key
@@ -187,6 +187,7 @@ class Socket(WebSocket):
         self._commands: set[asyncio.Task[None]] = set()
         self._reserving: set[asyncio.Future[None]] = set()  #: large replies that wait to be sent
         self._finishing = False
+        self._stranger_commands = 0  #: messages before the client has shown a token
         self._room = asyncio.Semaphore(limits.socket_commands_max)
 
     def begin(self) -> None:
@@ -238,6 +239,13 @@ class Socket(WebSocket):
 
     async def handle_frame(self, data: bytes | str) -> None:
         """Run a command, or change the subscriptions of the client."""
+        is_stranger = self._session.identity is None
+        if is_stranger:
+            if self._stranger_commands >= limits.stranger_commands_max:
+                self._reply(refusal(Unauthorized(STRANGER_COMMANDS)))
+                self.end(Closing.NOT_ALLOWED)
+                return
+            self._stranger_commands += 1
         try:
             message = TextMessage(data)
         except InvalidInput as error:
@@ -251,6 +259,8 @@ class Socket(WebSocket):
             await self._run(message)  # messages after it may depend on it
             if self._session.identity is not None and not self.is_over:
                 self._let_in(self._session.identity)
+        elif is_stranger:
+            await self._run(message)
         else:
             await self._room.acquire()
             if self.is_over:  # it ended meanwhile

@@ -88,6 +88,8 @@ class RespConnection(asyncio.Protocol):
         self._reading = True
         self.lost = False  #: the connection is lost; replies are not sent
         self._last_commands = limits.resp_turn_commands  #: commands that may still start after the connection is lost
+        self._stranger_commands = 0  #: commands since the client was last authenticated
+        self._discards = 0  #: bytes that may still be read and discarded; 0: any number
         self._lingers = False  #: the last reply is sent, and the connection still reads
         self._received_at = 0
         self._alarm: Alarm | None = None
@@ -133,6 +135,7 @@ class RespConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse the bytes that arrived."""
         if self.gone:
+            self._discard(data)
             return
         self._received_at = self._listener.clock.steady_ms()
         self._parser.receive(data)
@@ -144,6 +147,12 @@ class RespConnection(asyncio.Protocol):
         if not self._hungry and self._parser.kept > limits.connection_frames_bytes:
             self._read(on=False)  # enough bytes are waiting
         self.wake()
+
+    def _discard(self, data: bytes) -> None:
+        if self._discards:
+            self._discards = max(0, self._discards - len(data))
+            if not self._discards:
+                self._transport.abort()
 
     def eof_received(self) -> bool:
         """Handle the end of the client's bytes. Its commands are answered, but no command waits any more."""
@@ -310,7 +319,7 @@ class RespConnection(asyncio.Protocol):
         self._alarm = clock.call_at(clock.steady_ms() + limits.goodbye_ms_max, self._transport.close)
 
     async def _work(self) -> None:
-        session, share = self._session, self._listener.share
+        session, share, fair_share = self._session, self._listener.share, self._listener.engine.fair_share
         while True:
             if (self._parser.kept or self._next) and not share.try_begin():
                 await share.turn()
@@ -318,13 +327,27 @@ class RespConnection(asyncio.Protocol):
             if self.lost:
                 commands = self._last_turn(commands)
             if commands:
-                if (place := self._listener.engine.fair_share.begin(session.tenant, len(commands))) is not None:
+                if session.identity is None:
+                    self._check_stranger()
+                else:
+                    self._stranger_commands = 0
+                if (place := fair_share.begin(session.tenant, len(commands))) is not None:
                     await place
                 await session.work(commands)
+                if fair_share.shared and session.at_once and (self._parser.kept or self._next):
+                    await fair_share.give_way(session.tenant)  # otherwise these commands keep the event loop busy
             elif self.gone:
                 return
             else:
                 await self.stir()
+
+    def _check_stranger(self) -> None:
+        """Count a command of a client that has not authenticated. Raises SessionEnd after too many."""
+        if self._stranger_commands >= limits.stranger_commands_max:
+            self._read(on=False)
+            self._last, self._lingers, self._discards = replies.NOAUTH_OFTEN, True, limits.goodbye_bytes_max
+            raise SessionEnd
+        self._stranger_commands += 1
 
     def _turn(self) -> list[Command]:
         """Return the next commands. Before authentication it is one at a time, because it decides the bounds of the next."""

@@ -120,6 +120,8 @@ class RespParser:
                     left, room = length_of(data[at + 1 : end], 0) if end >= 0 else 0, limits.body_bytes_max
                     if not 0 < left <= args_max:
                         left, wanted = self._read_header(at, end)
+                    elif left > limits.resp_few_args:  # the caller decides when there is time for more
+                        count = min(count, len(commands) + 1)
                     at, words = at if wanted else end + 2, []
                 if wanted:
                     break
@@ -151,7 +153,9 @@ class RespParser:
             if left:
                 break
             commands.append(words)
-            if (words[0] != name or len(words) != args) and len(words[0]) <= limits.command_name_chars_max:
+            if len(words) > limits.resp_few_args:
+                args = 0
+            elif (words[0] != name or len(words) != args) and len(words[0]) <= limits.command_name_chars_max:
                 name, args = words[0], len(words)
                 again = b"*%d\r\n$%d\r\n%b\r\n" % (args, len(name), name)
             words = []

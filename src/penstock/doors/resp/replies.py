@@ -84,6 +84,7 @@ def wrong_arity(name: str) -> bytes:
 
 
 NOAUTH: Final = error("NOAUTH Authentication required.")
+NOAUTH_OFTEN: Final = error("NOAUTH Too many commands without authentication. Connect again, and send AUTH first.")
 NOAUTH_HELLO: Final = error(
     "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option "
     "can be used to authenticate the client and select the RESP protocol version at the same time"

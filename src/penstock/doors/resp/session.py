@@ -129,6 +129,7 @@ class RespSession:
         self._allowed: set[bytes] = set()  #: commands that the client may use, checked in this turn
         self._key = QueueKey("", "")  #: the queue of the last topic
         self._waiting: PendingClaim | None = None
+        self.at_once = True  #: no command of the last ``work`` waited for the engine
         self._logs_commands = log.is_enabled_for(logging.DEBUG)
         self.forget()
 
@@ -172,6 +173,8 @@ class RespSession:
                 f"The user name is the namespace: 1 to {limits.namespace_chars_max} letters, digits and _.:-"
             ) from None
         identity = await self.authenticator.identify(token.decode("utf-8", "replace"))
+        if user is not None:
+            identity.check_any(namespace)
         if namespace != self.namespace and (self.held or self.received):
             raise InvalidInput("Choose the namespace before the first command on this connection")
         self._admit(identity.tenant(namespace))
@@ -205,6 +208,7 @@ class RespSession:
     async def work(self, commands: Sequence[Command]) -> None:
         """Execute commands, and answer them. The caller has the loop's turn for the first of them. Raises Goodbye."""
         self._allowed.clear()
+        self.at_once = True
         share, link = self._share, self.link
         try:
             for place, command in enumerate(commands):
@@ -229,6 +233,7 @@ class RespSession:
         """Execute the open group, and send the replies."""
         if self._open is not None:
             gathered, self._open = self._open, None
+            self.at_once = False
             await gathered.finish()
         if self._slots:
             self._send()
