@@ -155,7 +155,7 @@ async def sweep(engine: EngineContext, work: UnitOfWork) -> None:
     if horizon.cron_ms is not None and horizon.cron_ms <= work.now_ms:
         await crons.fire(engine, work)
     if horizon.unfollowed:
-        await dependencies.catch_up(work)
+        await dependencies.catch_up(engine, work)
 
 
 async def _expire(work: UnitOfWork) -> None:
