@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from penstock.core.errors import InvalidInput
     from penstock.core.queue import QueueKey
+    from penstock.engine.api import EngineApi
     from penstock.engine.command import JobRef
     from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
@@ -339,6 +340,18 @@ async def renew(engine: EngineContext, work: UnitOfWork, commands: Sequence[Rene
             work.move(job, Arrow.RENEW, lease_ms)
 
     await settle(engine, work, commands, extend)
+
+
+def slices_of(holds: Sequence[LeaseRef]) -> list[Sequence[LeaseRef]]:
+    """Divide holds into parts for one command each."""
+    return [holds[start : start + limits.slice_jobs_max] for start in range(0, len(holds), limits.slice_jobs_max)]
+
+
+async def release_left(engine: EngineApi, namespace: str, holds: Sequence[LeaseRef]) -> None:
+    """Release the jobs of a client that has left, in slices, one after the other. Where that fails, their leases expire."""
+    for some in slices_of(holds):
+        with suppress(ServerError):
+            await engine.run(Release(namespace, some))
 
 
 async def release(engine: EngineContext, work: UnitOfWork, commands: Sequence[Release]) -> None:
