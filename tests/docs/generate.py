@@ -113,6 +113,8 @@ SECURITY_LIMITS = {
         "pending_commands_namespace_max", "share_turn_requests", "share_turn_strangers", "share_large_requests",
         "reads_waiting_max", "read_wait_ms_max", "queues_max", "workers_max", "workers_bytes_max", "crons_max",
         "cron_plan_bytes_max", "groups_max",
+        "needs_max", "request_needs_max", "result_copies_bytes_max", "result_uncounted_bytes", "flow_bytes_batch_max",
+        "flow_bytes_shared_max",
     ),
     "Outbound requests": (
         "webhooks_max", "webhook_attempts", "webhook_attempt_ms_max", "webhook_reply_line_bytes_max", "webhook_addresses_max",

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 PART_MAX = 0.3
 #: The same of a listing: reading it from the store is done by a thread.
 LISTED_PART_MAX = 0.15
+#: The same of a flow.
+FLOW_PART_MAX = 0.06
 DEEP = b"[" + (b"[" * 61 + b"]" * 61 + b",") * (4 * MB // 123) + b"1]"
 NUMBERS = b'{"data":[%b]}' % b",".join([b"1"] * 480)
 
@@ -95,6 +97,20 @@ def test_a_bulk_push_is_stored_in_steps(server: Ticked, names: list[str], more: 
     jobs = b",".join(job % ((number,) * len(names)) for number in range(10_000))
     path = f"/queues/{''.join(names)}/jobs/bulk"
     assert server.longest_part(lambda: server.post(path, b'{"jobs":[%b]}' % jobs)) < PART_MAX
+
+
+def test_a_flow_is_pushed_in_steps(server: Ticked) -> None:
+    """10,000 jobs in one command: a thousand chains of ten."""
+
+    def job(number: int) -> dict[str, object]:
+        given = {"data": {"number": number, "text": "x" * 300}, "dependsOn": [f"flow-{number - 1}"] if number % 10 else []}
+        return {"id": f"flow-{number}", "queue": "flow", "input": given}
+
+    def ask() -> None:
+        reply = server.command(cmd="PUSHF", jobs=[job(number) for number in range(10_000)])
+        assert len(reply["data"]["jobs"]) == 10_000  # type: ignore[index]
+
+    assert server.longest_part(ask) < FLOW_PART_MAX
 
 
 def test_a_large_listing_is_spelled_in_steps(server: Ticked) -> None:

@@ -424,6 +424,11 @@ flow_needs_batch_shared_max: Final = 200  # likewise, while several namespaces a
 flow_lookups_batch_max: Final = 1_000  # of ancestors, and of children to cancel, in one batch; at least one command
 flow_levels_batch_max: Final = 100  # of a chain of such ends
 flow_bytes_batch_max: Final = 8 * MEBIBYTE  # of results and errors that are copied to them
+flow_bytes_shared_max: Final = MEBIBYTE  # likewise, while several namespaces are active
+result_copies_bytes_max: Final = (
+    64 * MEBIBYTE
+)  # of one result to the jobs that need it, or of results to the jobs of one push
+result_uncounted_bytes: Final = 4_096  # an acknowledgement with a result up to this size counts no copies
 claim_batch_jobs_max: Final = 2_000
 claim_batch_bytes_max: Final = 32 * MEBIBYTE
 groups_reopened_max: Final = 500  # groups whose rate limit has room again, checked by one claim

@@ -178,3 +178,21 @@ def test_the_dependencies_of_one_request_are_bounded(flow: Flow) -> None:
     many += [{**many[0], "id": f"p{number}", "input": {"data": {}, "dependsOn": names}} for number in range(11)]
     assert flow.tcp.refused("PUSHF", jobs=many).startswith("Too many dependencies in one request: 11000")
     assert len(flow.parents.ok("POST", "{q}/jobs/bulk", {"jobs": jobs[:10]})["ids"]) == 10
+
+
+def test_a_large_result_for_many_parents_is_refused_over_all_protocols(flow: Flow) -> None:
+    """The parents are in the queue of the child, and so on its shard."""
+    child, other = flow.api.push("large"), flow.api.push("small")
+    flow.api.ok("POST", "{q}/jobs/bulk", {"jobs": [{"data": 1, "dependsOn": [child]}] * 8})
+    (_, token), (_, other_token) = flow.api.take(), flow.api.take()
+    result = "x" * 9_000_000
+    status, error = flow.api.refused("POST", f"/jobs/{child}/ack", {"token": token, "result": result})
+    assert status == 400
+    assert error.startswith("The result has 9000002 bytes, and more than 7 jobs need it.")
+    assert flow.tcp.refused("ACK", id=child, token=token, result=result) == error
+    batch = {"ids": [child, other], "tokens": [token, other_token], "results": [result, 1]}
+    reply = flow.api.ok("POST", "/jobs/ack-batch", batch)
+    assert (reply["count"], reply["errors"]) == (1, [{"id": child, "error": error}])
+    assert flow.api.state(child) == "active"
+    flow.api.ok("POST", f"/jobs/{child}/ack", {"token": token, "result": "a reference"})
+    assert flow.api.counts()["waiting"] == 8

@@ -23,7 +23,7 @@ from penstock.doors.net.raw_sockets import RawSockets
 from penstock.doors.websocket import Closing
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.settle import Ack, Requeue
-from tests.support.engines import QUEUE, claim, push, state
+from tests.support.engines import QUEUE, claim, claim_all, push, state
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -261,3 +261,24 @@ async def test_two_that_hold_the_whole_queue_give_all_of_it_back(engine: Engine,
     await client.disconnect()
     left = [await claim(engine, queue=QUEUE) for _ in range(4)]
     assert {each.job.id for each in left if each is not None} == {job.id for job in jobs}
+
+
+async def test_many_messages_are_given_back_in_slices_and_keep_their_order(
+    engine: Engine, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "slice_jobs_max", 1)
+    jobs = [await push(engine, flags=JobFlag.MESSAGE) for _ in range(3)]
+    await yield_to_loop()
+    assert len(client.frames) == 2
+    sizes: list[int] = []
+    run = engine.run
+
+    def note(command: Any) -> Any:
+        if isinstance(command, Requeue):
+            sizes.append(len(command.holds))
+        return run(command)
+
+    monkeypatch.setattr(engine, "run", note)
+    await client.disconnect()
+    assert sizes == [1, 1]
+    assert [job.id for job in await claim_all(engine)] == [job.id for job in jobs]

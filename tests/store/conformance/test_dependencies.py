@@ -173,3 +173,13 @@ async def test_ends_with_large_results_are_read_a_few_at_a_time(bench: Workbench
     async with bench.transaction() as tx:
         await tx.end_add(ends)
         assert await tx.end_list(10) == ends[:2]
+
+
+async def test_open_dependencies_on_a_job_are_counted_up_to_a_limit(bench: Workbench) -> None:
+    needed, other = await bench.put(count=2)
+    waiting = await bench.put(count=4, state=State.WAITING_CHILDREN)
+    states = (Need.PENDING, Need.FAILED, Need.DONE, Need.PENDING)
+    async with bench.transaction() as tx:
+        await tx.need_add([Dependency(job.id, needed.id, at, "a") for job, at in zip(waiting, states, strict=True)])
+        assert [await tx.need_open_count(needed.id, limit) for limit in (1, 3, 10)] == [1, 3, 3]
+        assert await tx.need_open_count(other.id, 10) == 0

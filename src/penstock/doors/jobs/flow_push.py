@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
@@ -12,21 +11,23 @@ from penstock.core import ids, limits
 from penstock.core.errors import InvalidInput
 from penstock.core.job import Payload
 from penstock.core.queue import QueueKey
+from penstock.core.time_slices import in_slices
 from penstock.doors.http.body import BodyReader
 from penstock.doors.jobs.base import check_queue_name, in_other_words
 from penstock.doors.jobs.command_call import CommandEntry
 from penstock.doors.jobs.commands import ID
 from penstock.doors.jobs.job_handlers import CANNOT_UPDATE, DATA
-from penstock.doors.jobs.mapping import job_ref, job_view, new_job, take_payload
+from penstock.doors.jobs.mapping import job_ref, job_steps, job_view, take_payload
 from penstock.doors.jobs.wire import fields, replies, requests
 from penstock.engine.jobs.flow_push import PushFlow
 from penstock.engine.jobs.push import check_needs
 from penstock.engine.jobs.update import EditData
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from penstock.core.job import JobRecord, JobSpec
+    from penstock.core.time_slices import Steps
     from penstock.doors.jobs.command_call import CommandCall
     from penstock.doors.jobs.job_handlers import JobHandlers
 
@@ -58,6 +59,8 @@ class FlowReply(replies.Reply, kw_only=True):
 
 
 FLOW: Final = BodyReader(FlowBody)
+#: A flow with more jobs is a large request.
+_FEW_JOBS: Final = 100
 #: Fields of a payload in which a FlowProducer stores the parent and the children of a job.
 NOTES: Final = frozenset({"__parentId", "__parentQueue", "__childrenIds", "__flowParentId", "__flowParentIds"})
 
@@ -67,13 +70,16 @@ def flow_push_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
 
     async def push_flow(call: CommandCall) -> FlowReply:
         body = await FLOW.take(await call.body())
-        order = _check(body.jobs)
-        new = {job.id: _new_job(job) for job in body.jobs}
-        check_needs(new.values())
+        is_long = len(body.jobs) > _FEW_JOBS
+        if is_long:
+            await call.become_large()
+        order, new = await in_slices(_plan(body.jobs))
+        if is_long:
+            await jobs.engine.fair_share.give_way()
         items = [(QueueKey(call.session.namespace, job.queue), new[job.id]) for job in order]
         answers = await jobs.engine.run(PushFlow(items)) if items else []
         stored = {job.id: answer for job, (answer,) in zip(order, answers, strict=True)}
-        return FlowReply(data=FlowData([_view(stored[job.id], new[job.id], job.queue) for job in body.jobs]))
+        return FlowReply(data=FlowData(await in_slices(_views(body.jobs, stored, new))))
 
     async def update_data(call: CommandCall, id: str) -> replies.Ok:
         """Replace a payload, but keep the fields that the FlowProducer has stored in it."""
@@ -110,32 +116,57 @@ def _notes(data: bytes) -> dict[str, Raw]:
     return {name: value for name, value in fields.items() if name in NOTES}
 
 
-def _new_job(job: FlowJobBody) -> JobSpec:
-    try:
-        return new_job(job.input)
-    except InvalidInput as error:
-        raise type(error)(f"flow job {job.id}: {error}") from None
+def _plan(jobs: Sequence[FlowJobBody]) -> Steps[tuple[list[FlowJobBody], dict[str, JobSpec]]]:
+    """Check a flow, in steps. Raises InvalidInput.
 
-
-def _view(stored: JobRecord, new: JobSpec, queue: str) -> replies.JobView:
-    return job_view(stored, Payload(new.data, new.options), queue)
-
-
-def _check(jobs: Sequence[FlowJobBody]) -> list[FlowJobBody]:
-    """Return the jobs of a flow in an order in which each comes after those that it depends on. Raises InvalidInput."""
+    Return its jobs in an order in which each comes after those that it depends on, and the new jobs by their ids.
+    """
     by_id: dict[str, FlowJobBody] = {}
+    new: dict[str, JobSpec] = {}
     for job in jobs:
         if job.id in by_id:
             raise InvalidInput(f"duplicate flow job id: {job.id}")
         _check_job(job)
         by_id[job.id] = job
+        try:
+            new[job.id] = yield from job_steps(job.input)
+        except InvalidInput as error:
+            raise type(error)(f"flow job {job.id}: {error}") from None
+        yield
+    check_needs(new.values())  # first, because it bounds the next steps
+    needed_by: dict[str, list[FlowJobBody]] = {}
+    missing: dict[str, int] = {}  # how many jobs that a job depends on are not in the order yet
+    order: list[FlowJobBody] = []
     for job in jobs:
         _check_links(job, by_id)
-    graph = {job.id: job.input.depends_on or () for job in jobs}
-    try:
-        return [by_id[each] for each in TopologicalSorter(graph).static_order()]
-    except CycleError:
-        raise InvalidInput("flow contains a dependency cycle") from None
+        needs = job.input.depends_on or ()
+        for each in needs:
+            needed_by.setdefault(each, []).append(job)
+        if needs:
+            missing[job.id] = len(needs)
+        else:
+            order.append(job)
+        yield
+    for job in order:  # grows meanwhile
+        for other in needed_by.get(job.id, ()):
+            missing[other.id] -= 1
+            if not missing[other.id]:
+                order.append(other)
+        yield
+    if len(order) < len(jobs):
+        raise InvalidInput("flow contains a dependency cycle")
+    return order, new
+
+
+def _views(
+    jobs: Sequence[FlowJobBody], stored: Mapping[str, JobRecord], new: Mapping[str, JobSpec]
+) -> Steps[list[replies.JobView]]:
+    views: list[replies.JobView] = []
+    for job in jobs:
+        spec = new[job.id]
+        views.append(job_view(stored[job.id], Payload(spec.data, spec.options), job.queue))
+        yield
+    return views
 
 
 def _check_job(job: FlowJobBody) -> None:

@@ -6,7 +6,6 @@ A session records whether its client has sent a token, and which jobs the client
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +23,7 @@ from penstock.doors.jobs.command_call import CommandCall
 from penstock.doors.jobs.mapping import job_ref, token_value
 from penstock.doors.jobs.wire import replies
 from penstock.doors.json_parts import is_long, long_fields, part_steps, without_items
-from penstock.engine.jobs.settle import LeaseRef, Release
+from penstock.engine.jobs.settle import LeaseRef, release_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -150,10 +149,7 @@ class JobsSession:
             undo()
         self.at_end.clear()
         held, self._held = self._held, {}
-        if held:
-            holds = [LeaseRef(ref, token) for ref, token in held.items()]
-            with contextlib.suppress(ServerError):  # if they cannot be released now, their leases expire
-                await self._table.engine.run(Release(self.namespace, holds))
+        await release_left(self._table.engine, self.namespace, [LeaseRef(ref, token) for ref, token in held.items()])
 
     @property
     def authenticated(self) -> bool:

@@ -30,7 +30,7 @@ from penstock.doors.messages.deliveries import Deliveries
 from penstock.doors.messages.rendering import ReceiptHandle, view_of
 from penstock.doors.messages.settling import DeliverySettler
 from penstock.doors.websocket import Closing, OpenSockets, WebSocket
-from penstock.engine.jobs.settle import LeaseRef, Requeue
+from penstock.engine.jobs.settle import LeaseRef, Requeue, slices_of
 
 if TYPE_CHECKING:
     from granian._granian import RSGIWebsocketProtocol
@@ -221,9 +221,9 @@ class Consumer(WebSocket):
             self._forget(held)
         self._held.clear()
         self._late.clear()
-        if holds:
+        for some in reversed(slices_of(holds)):  # the last ones first, because each slice goes to the front
             try:
-                await self._engine.run(Requeue(self._queue.namespace, holds, Arrow.RETURN))
+                await self._engine.run(Requeue(self._queue.namespace, some, Arrow.RETURN))
             except ServerError as error:
                 log.warning("messages could not be released; their leases will expire", error=str(error))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core import limits
@@ -14,7 +13,7 @@ from penstock.doors.resp import arguments
 from penstock.doors.resp.engine_calls import ask
 from penstock.doors.resp.replies import array, bulk, refusal
 from penstock.engine.jobs.claim import Claim
-from penstock.engine.jobs.settle import LeaseRef, Release
+from penstock.engine.jobs.settle import LeaseRef, release_left
 
 if TYPE_CHECKING:
     import asyncio
@@ -83,9 +82,7 @@ class PulledJobs:
         """Release all jobs: they are ready again, without a counted attempt. If that fails, their leases expire."""
         holds = [LeaseRef(ref, token) for ref, token in self._tokens.items()]
         self._tokens.clear()
-        if holds:
-            with contextlib.suppress(ServerError):
-                await self._engine.run(Release(namespace, holds))
+        await release_left(self._engine, namespace, holds)
 
 
 class Pulls:

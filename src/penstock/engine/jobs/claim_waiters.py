@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 from penstock.core import limits
 from penstock.core.errors import QueueMoving, TooMany
 from penstock.engine.command import QueueCommand
-from penstock.engine.jobs.settle import LeaseRef, Release
+from penstock.engine.jobs.settle import LeaseRef, Release, slices_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -207,5 +207,5 @@ def return_deliveries(engine: ClaimShard, caller: Claim, deliveries: list[Delive
             engine.run_in_background(caller.note.taken_back())
         return
     holds = [LeaseRef(delivery.job.id, delivery.job.token) for delivery in deliveries]
-    if holds:  # if they cannot be released now, their leases expire
-        engine.run_in_background(Release(caller.queue.namespace, holds))
+    for some in slices_of(holds):  # if they cannot be released now, their leases expire
+        engine.run_in_background(Release(caller.queue.namespace, some))

@@ -20,7 +20,7 @@ from penstock.core.dependencies import (
     end_of,
     state_of_needed,
 )
-from penstock.core.errors import JobNotFound, OwnAncestor
+from penstock.core.errors import InvalidInput, JobNotFound, OwnAncestor
 from penstock.core.events import EventKind
 from penstock.core.job import DeathReason, JobFlag, details_of, put_details
 from penstock.core.lifecycle import Arrow, State
@@ -122,6 +122,35 @@ def await_(work: UnitOfWork, needed: JobRecord, flags: int = JobFlag.AWAITED) ->
         work.touch(needed)
 
 
+def copies_batch_max(engine: EngineContext) -> int:
+    """Return how many bytes of results and errors one batch may copy to dependencies."""
+    return limits.flow_bytes_shared_max if engine.fair_share.shared else limits.flow_bytes_batch_max
+
+
+async def refuse_copies(work: UnitOfWork, results: Sequence[tuple[JobRecord, bytes]]) -> dict[tuple[int, int], InvalidInput]:
+    """Return which results may not be stored, by job and size: with each open dependency on its job, a copy is stored.
+
+    Dependencies are counted as far as the limit needs, and once for each job. Those of jobs on other shards do not count.
+    """
+    most: dict[int, int] = {}  # number of copies of the smallest result of each job that may be made
+    for job, result in results:
+        if job.flags & JobFlag.AWAITED:
+            most[job.id] = max(most.get(job.id, 0), limits.result_copies_bytes_max // len(result))
+    counts: dict[int, int] = {}
+    for job_id, copies in most.items():
+        counts[job_id] = await work.tx.need_open_count(job_id, copies + 1)
+        await work.pause()
+    return {
+        (job.id, len(result)): InvalidInput(
+            f"The result has {len(result)} bytes, and more than {limits.result_copies_bytes_max // len(result)} jobs need it. "
+            f"It is stored with each of them, and at most {limits.result_copies_bytes_max} bytes of copies are allowed. "
+            "Acknowledge with a smaller result, for example a reference to where it is stored."
+        )
+        for job, result in results
+        if counts.get(job.id, 0) * len(result) > limits.result_copies_bytes_max
+    }
+
+
 def is_hopeless(needed: JobRecord | RemoteJob) -> bool:
     """Return whether a job that needs this one would be dead from the start."""
     if isinstance(needed, RemoteJob):
@@ -137,7 +166,7 @@ class _FollowUpBudget:
 
     def __init__(self, engine: EngineContext) -> None:
         self.needs = _needs_max(engine)
-        self.bytes = limits.flow_bytes_batch_max
+        self.bytes = copies_batch_max(engine)
         self.levels = limits.flow_levels_batch_max
 
     @property

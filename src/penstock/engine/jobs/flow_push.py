@@ -52,7 +52,7 @@ async def push_flow(engine: EngineContext, work: UnitOfWork, commands: Sequence[
     names = ExistingJobs(work)
     await names.prefetch([(key, new) for command in commands for key, jobs in command.parts for new in jobs])
     for command in commands:
-        names.remote = {} if command.permit is None else command.permit.remote
+        names.begin(command)
         try:
             await _check(work, names, command)
         except (InvalidInput, NamespaceLimit) as error:

@@ -237,7 +237,11 @@ async def push(engine: EngineContext, work: UnitOfWork, commands: Sequence[Push]
     special = {command: None for command in commands if any_special(command.jobs)}
     if special:
         await names.prefetch([(command.queue, new) for command in special for new in command.jobs])
-    for command in commands:
+    copied = 0
+    for index, command in enumerate(commands):
+        if copied >= dependencies.copies_batch_max(engine):  # the results that the others copy do not fit into this batch
+            work.deferred += commands[index:]
+            break
         if not command.jobs:
             work.answer(command, [])
             continue
@@ -248,7 +252,7 @@ async def push(engine: EngineContext, work: UnitOfWork, commands: Sequence[Push]
         if named:
             await names.prefetch_opened(queue)
             try:
-                names.remote = {} if command.permit is None else command.permit.remote
+                names.begin(command)
                 await names.check(queue, command.jobs)
             except InvalidInput as error:
                 work.refuse(command, error)
@@ -265,6 +269,7 @@ async def push(engine: EngineContext, work: UnitOfWork, commands: Sequence[Push]
                 await work.pause()
                 found, _ = await names.find_and_journal(queue, new)
                 jobs.append(found or names.keep(await make_one(work, queue, new, names)))
+            copied += names.copied
         else:
             jobs = make(work, queue, command.jobs)
         work.answer(command, jobs)

@@ -6,6 +6,7 @@ is the latest one. A command that comes too late changes nothing, and its outcom
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -15,12 +16,15 @@ from penstock.core.job import DeathReason, JobFlag, JobRecord, details_of, put_d
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.retry import after_failure
 from penstock.engine.command import BY_RECEIPT, Command, IfUnknown, Lane
+from penstock.engine.jobs.dependencies import refuse_copies
 from penstock.engine.jobs.repeat import repeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from penstock.core.errors import InvalidInput
     from penstock.core.queue import QueueKey
+    from penstock.engine.api import EngineApi
     from penstock.engine.command import JobRef
     from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
@@ -86,6 +90,8 @@ S = TypeVar("S", bound=LeaseCommand)
 
 class Ack(LeaseCommand):
     """Complete jobs. ``results`` (one per hold) are kept, byte for byte, as long as the completed jobs are.
+
+    An item has the outcome InvalidInput if its result would be copied to too many jobs: see ``refuse_copies``.
 
     ``removes`` (one per hold): the job is removed, with any options of its own; None: by each job's options.
     """
@@ -206,19 +212,43 @@ class ReportProgress(LeaseCommand):
 async def ack(engine: EngineContext, work: UnitOfWork, commands: Sequence[Ack]) -> None:
     """Apply a batch of acknowledgements."""
     repeating: list[JobRecord] = []
+    refused = await _refused_results(work, commands)
 
-    def finish(command: Ack, index: int, job: JobRecord) -> None:
+    def finish(command: Ack, index: int, job: JobRecord) -> ItemOutcome:
         result = command.results[index]
+        if refused and result is not None and (job.id, len(result)) in refused:
+            return refused[job.id, len(result)]
         complete(work, job, remove=command.removes is not None and command.removes[index])
         if result is not None:
             work.keep_result(job, result)
         if job.flags & JobFlag.REPEATS:
             repeating.append(job)
+        return None
 
     await settle(engine, work, commands, finish)
     if repeating:
         await repeat(engine, work, repeating)
     work.timings.append((engine.stats.ack_time, len(commands)))
+
+
+async def _refused_results(work: UnitOfWork, commands: Sequence[Ack]) -> dict[tuple[int, int], InvalidInput]:
+    """Return the large results that too many jobs need: see ``dependencies.refuse_copies``."""
+    large = [
+        (command, command.holds[index], result)
+        for command in commands
+        for index, result in enumerate(command.results)
+        if result is not None and len(result) > limits.result_uncounted_bytes
+    ]
+    if not large:
+        return {}
+    await work.prefetch([hold.ref for _, hold, _ in large])
+    needed: list[tuple[JobRecord, bytes]] = []
+    for command, hold, result in large:
+        with suppress(QueueMoving):  # the acknowledgement is refused for that reason
+            job = await find_held(work, command, hold)
+            if job is not None and _why_not(job, hold) is None:
+                needed.append((job, result))
+    return await refuse_copies(work, needed)
 
 
 def complete(work: UnitOfWork, job: JobRecord, *, remove: bool = False) -> None:
@@ -314,6 +344,18 @@ async def renew(engine: EngineContext, work: UnitOfWork, commands: Sequence[Rene
             work.move(job, Arrow.RENEW, lease_ms)
 
     await settle(engine, work, commands, extend)
+
+
+def slices_of(holds: Sequence[LeaseRef]) -> list[Sequence[LeaseRef]]:
+    """Divide holds into parts for one command each."""
+    return [holds[start : start + limits.slice_jobs_max] for start in range(0, len(holds), limits.slice_jobs_max)]
+
+
+async def release_left(engine: EngineApi, namespace: str, holds: Sequence[LeaseRef]) -> None:
+    """Release the jobs of a client that has left, in slices, one after the other. Where that fails, their leases expire."""
+    for some in slices_of(holds):
+        with suppress(ServerError):
+            await engine.run(Release(namespace, some))
 
 
 async def release(engine: EngineContext, work: UnitOfWork, commands: Sequence[Release]) -> None:

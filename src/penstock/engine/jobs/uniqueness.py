@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.core import ids
+from penstock.core import ids, limits
+from penstock.core.dependencies import RemoteJob
 from penstock.core.errors import InvalidInput
 from penstock.core.events import EventKind
 from penstock.core.job import IDEMPOTENCY_PREFIX, JobFlag, details_of, put_details, unique_key_is_over
@@ -15,10 +16,10 @@ from penstock.engine.jobs.build import moments_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.core.dependencies import RemoteJob
     from penstock.core.job import Dedup, JobRecord, JobSpec
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.command import JobRef
+    from penstock.engine.jobs.push import Push, PushAcross
     from penstock.engine.unit_of_work import UnitOfWork
 
 MISSPELT: Final = "jobId has the form of an id that Penstock assigns. Choose another, or leave it out."
@@ -34,6 +35,8 @@ class ExistingJobs:
         self._holders: dict[tuple[int, str], JobRecord | None] = {}  #: of unique keys in the store that were looked up
         self._unread: dict[QueueKey, list[JobSpec]] = {}  #: jobs that ``prefetch`` left out: their queue was not open
         self.remote: dict[JobRef, RemoteJob] = {}  #: jobs of other shards that the current command needs
+        self.copied = 0  #: bytes of results that the current command copies to its dependencies, as far as checked
+        self._result_sizes: dict[int, int] = {}  #: of completed jobs, by id
 
     async def prefetch(self, jobs: Sequence[tuple[QueueKey, JobSpec]]) -> None:
         """Read all jobs at once that new jobs name, so that the next steps need no reads."""
@@ -73,11 +76,17 @@ class ExistingJobs:
         if unread:
             await self.prefetch([(queue.key, new) for new in unread])
 
+    def begin(self, command: Push | PushAcross) -> None:
+        """Begin to check another command."""
+        self.remote = {} if command.permit is None else command.permit.remote
+        self.copied = 0
+
     async def check(self, queue: Queue, jobs: Sequence[JobSpec], earlier: set[str] | None = None) -> None:
         """Refuse jobs that cannot be pushed: see each error.
 
         Refused are: a custom id in the format of Penstock's ids, unless it names a job, because such a job could not
-        be found by that id; a custom id with the prefix of idempotency keys; and a dependency that names no job. A
+        be found by that id; a custom id with the prefix of idempotency keys; a dependency that names no job; and
+        dependencies with too many bytes of results, counted since ``begin``. A
         job can only need jobs that were pushed before it, so dependencies never form a circle. ``earlier``: custom
         ids of jobs that are made before these; the ids of these jobs are added.
         """
@@ -100,8 +109,26 @@ class ExistingJobs:
                     raise InvalidInput(f"Dependency job not found: {name}")
                 if dependencies.is_hopeless(needed):
                     raise InvalidInput(f"Dependency job has failed: {name}")
+                self.copied += await self._result_size(needed)
+                if self.copied > limits.result_copies_bytes_max:
+                    raise InvalidInput(
+                        f"The results of completed jobs in dependsOn are stored with each job that needs them: more than "
+                        f"{limits.result_copies_bytes_max} bytes for this request. Push the jobs in several requests, or "
+                        "acknowledge with smaller results, for example references to where they are stored."
+                    )
             if new.job_id is not None:
                 earlier.add(new.job_id)
+
+    async def _result_size(self, needed: JobRecord | RemoteJob) -> int:
+        """Return the size of the result that a new dependency on a job gets at once."""
+        if isinstance(needed, RemoteJob):
+            return len(needed.end.result or b"")
+        if needed.state != State.COMPLETED:
+            return 0
+        size = self._result_sizes.get(needed.id)
+        if size is None:
+            size = self._result_sizes[needed.id] = len(await self._work.result_of(needed) or b"")
+        return size
 
     async def resolve(self, queue: Queue, ref: int | str) -> JobRecord | None:
         """Return the job that a dependency names: made earlier in this batch, or stored."""

@@ -24,6 +24,9 @@ class DependencyTransaction(Protocol):
         For each end, only dependencies of jobs with an id above its ``after`` and below its ``serial``.
         """
 
+    async def need_open_count(self, needed: int, limit: int) -> int:
+        """Count the open dependencies on a job, up to ``limit``."""
+
     async def need_of(self, job_id: int) -> list[Dependency]:
         """Read the open dependencies of a job, oldest needed job first."""
 

@@ -25,6 +25,7 @@ cross join lateral (
   select * from dependencies where needs = u.needs and state <= 1 and job > u.after and job < u.serial order by job limit $4
 ) as d order by u.place, d.job limit $4
 """
+_COUNT_OPEN = "select count(*) from (select from dependencies where needs = $1 and state <= 1 limit $2) as d"
 _NEEDS_OF = (
     "select job, needs, state, name, null::bytea, error from dependencies where job = $1 and state <= 1 order by needs"
 )
@@ -73,6 +74,9 @@ class PostgresDependencies(PostgresTransactionBase):
     async def need_open(self, ends: Sequence[JobEnd], limit: int) -> list[Dependency]:
         bounds = [end.job for end in ends], [end.after for end in ends], [end.serial for end in ends]
         return [rows.read_dependency(row) for row in await self._db.fetch(_OPEN_NEEDS, *bounds, limit)]
+
+    async def need_open_count(self, needed: int, limit: int) -> int:
+        return int(await self._db.fetchval(_COUNT_OPEN, needed, limit))
 
     async def need_of(self, job_id: int) -> list[Dependency]:
         return [rows.read_dependency(row) for row in await self._db.fetch(_NEEDS_OF, job_id)]

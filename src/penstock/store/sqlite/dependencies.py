@@ -19,6 +19,7 @@ _OPEN_NEEDS = (
     "select job, needs, state, name, null, error from dependencies"
     " where needs = ? and state <= 1 and job > ? and job < ? order by job limit ?"
 )
+_COUNT_OPEN = "select count(*) from (select 1 from dependencies where needs = ? and state <= 1 limit ?)"
 _NEEDS_OF = "select job, needs, state, name, null, error from dependencies where job = ? and state <= 1 order by needs"
 _NEED_PAGE = (
     "select job, needs, state, name, null, error from dependencies"
@@ -48,6 +49,11 @@ class SqliteDependencies(SqliteTransactionBase):
         self._begin()
         found = self._db.executemany(_OPEN_NEEDS, [(end.job, end.after, end.serial, limit) for end in ends])
         return [rows.read_dependency(row) for row in islice(found, limit)]
+
+    async def need_open_count(self, needed: int, limit: int) -> int:
+        self._begin()
+        (count,) = next(iter(self._db.execute(_COUNT_OPEN, (needed, limit))))
+        return int(count)
 
     async def need_of(self, job_id: int) -> list[Dependency]:
         self._begin()
