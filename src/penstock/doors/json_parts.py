@@ -6,6 +6,7 @@ nothing.
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -30,17 +31,30 @@ _STEP_ITEMS: Final = 32
 encode: Final = msgspec.json.Encoder().encode
 
 
+class LongKind(Enum):
+    """What a field that may be long has."""
+
+    STRUCTS = auto()  #: a list of structs
+    NUMBERS = auto()  #: a map of integers to integers
+    VALUES = auto()  #: a map of names to JSON texts
+
+
 class LongField(NamedTuple):
-    """A field of a reply that may be long: a list of structs, or a map of integers to integers."""
+    """A field of a reply that may be long."""
 
     name: str  #: in Python
     spelled: str  #: in JSON
-    is_map: bool
+    kind: LongKind
+    inside: str = ""  #: the field of the reply that has this field, if the reply itself does not have it
 
     @property
     def empty(self) -> Any:
         """Return the value without items."""
-        return {} if self.is_map else []
+        return [] if self.kind is LongKind.STRUCTS else {}
+
+    def of(self, reply: Any) -> Any:
+        """Return the value in a reply."""
+        return getattr(getattr(reply, self.inside) if self.inside else reply, self.name)
 
 
 #: The fields that may be long, for each reply type seen so far.
@@ -48,42 +62,66 @@ _fields: Final[dict[type, tuple[LongField, ...]]] = {}
 
 
 def long_fields(shape: type) -> tuple[LongField, ...]:
-    """Return the fields of a reply that may be long, in the order of the type."""
+    """Return the fields of a reply that may be long, in the order of the type.
+
+    They are in the reply itself, or in an envelope in it: a field ``data`` that is a struct. Fields that may be absent are
+    left out.
+    """
     found = _fields.get(shape)
     if found is None:
-        may_have = issubclass(shape, msgspec.Struct) and not shape.__struct_config__.omit_defaults
-        info = inspect.type_info(shape) if may_have else None
-        fields = info.fields if isinstance(info, inspect.StructType) else ()
-        found = _fields[shape] = tuple(
-            LongField(each.name, each.encode_name, _is_map(each.type))
-            for each in fields
-            if _is_list(each.type) or _is_map(each.type)
-        )
+        found = _fields[shape] = _long_fields(shape)
     return found
+
+
+def _long_fields(shape: type) -> tuple[LongField, ...]:
+    may_have = issubclass(shape, msgspec.Struct) and not shape.__struct_config__.omit_defaults
+    info = inspect.type_info(shape) if may_have else None
+    found: list[LongField] = []
+    for each in info.fields if isinstance(info, inspect.StructType) else ():
+        is_unset = not each.required and each.default is each.default_factory is msgspec.NODEFAULT
+        kind = None if is_unset else _kind_of(each.type)
+        if kind is not None:
+            found.append(LongField(each.name, each.encode_name, kind))
+        elif each.name == "data" and isinstance(each.type, inspect.StructType):
+            inner = _long_fields(each.type.cls)
+            found += [field._replace(inside=each.name) for field in inner if not field.inside]
+    return tuple(found)
 
 
 def without_items(reply: Any) -> Any:
     """Return a copy of a reply in which the fields that may be long are empty."""
-    return msgspec.structs.replace(reply, **{each.name: each.empty for each in long_fields(type(reply))})
+    empty: dict[str, dict[str, Any]] = {}
+    for field in long_fields(type(reply)):
+        empty.setdefault(field.inside, {})[field.name] = field.empty
+    changed = empty.pop("", {})
+    for name, values in empty.items():
+        changed[name] = msgspec.structs.replace(getattr(reply, name), **values)
+    return msgspec.structs.replace(reply, **changed)
 
 
-def _is_list(kind: inspect.Type) -> bool:
-    return isinstance(kind, inspect.ListType) and isinstance(kind.item_type, inspect.StructType)
-
-
-def _is_map(kind: inspect.Type) -> bool:
-    integers = (inspect.IntType, inspect.IntType)
-    return isinstance(kind, inspect.DictType) and (type(kind.key_type), type(kind.value_type)) == integers
+def _kind_of(kind: inspect.Type) -> LongKind | None:
+    if isinstance(kind, inspect.ListType) and isinstance(kind.item_type, inspect.StructType):
+        return LongKind.STRUCTS
+    if isinstance(kind, inspect.DictType):
+        parts = (type(kind.key_type), type(kind.value_type))
+        if parts == (inspect.IntType, inspect.IntType):
+            return LongKind.NUMBERS
+        if parts == (inspect.StrType, inspect.RawType):
+            return LongKind.VALUES
+    return None
 
 
 def is_long(reply: Any) -> bool:
-    """Return whether a reply has a list of many structs, or of structs with large payloads, or a map of many integers."""
-    for name, _, is_map in long_fields(type(reply)):
-        items = getattr(reply, name)
+    """Return whether a reply has a list or a map with many items, or with large payloads."""
+    for field in long_fields(type(reply)):
+        items = field.of(reply)
         if len(items) > _FEW_ITEMS:
             return True
-        if (
-            not is_map
+        if field.kind is LongKind.VALUES:
+            if sum([len(memoryview(value)) for value in items.values()]) > _FEW_BYTES:
+                return True
+        elif (
+            field.kind is LongKind.STRUCTS
             and items
             and type(getattr(items[0], "data", None)) is msgspec.Raw
             and _payload_bytes(items) > _FEW_BYTES
@@ -101,13 +139,13 @@ def part_steps(reply: Any) -> Steps[list[bytes]]:
     rest = encode(without_items(reply))
     parts: list[bytes] = []
     for field in long_fields(type(reply)):
-        items = getattr(reply, field.name)
+        items = field.of(reply)
         head, mark, rest = rest.partition(b'"%s":%s' % (field.spelled.encode(), encode(field.empty)))
         assert mark, "the fields are in the order of the type"
         parts.append(head + mark[:-1])
         part = bytearray()
-        if field.is_map:
-            yield from _map_steps(items, part, parts)
+        if field.kind is not LongKind.STRUCTS:
+            yield from (_map_steps if field.kind is LongKind.NUMBERS else _value_steps)(items, part, parts)
             rest = bytes(part) + b"}" + rest
             continue
         for number, item in enumerate(items):
@@ -134,3 +172,17 @@ def _map_steps(items: Mapping[int, int], part: bytearray, parts: list[bytes]) ->
             parts.append(bytes(part))
             part.clear()
         yield
+
+
+def _value_steps(items: Mapping[str, msgspec.Raw], part: bytearray, parts: list[bytes]) -> Steps[None]:
+    """Add JSON texts and their names to a part, in steps, as ``_map_steps`` does."""
+    for number, (name, value) in enumerate(items.items()):
+        part += b"," if number else b""
+        part += encode(name)
+        part += b":"
+        part += value
+        if len(part) > PART_BYTES or not number % _STEP_ITEMS:
+            if len(part) > PART_BYTES:
+                parts.append(bytes(part))
+                part.clear()
+            yield
