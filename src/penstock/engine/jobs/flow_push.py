@@ -52,7 +52,7 @@ async def push_flow(engine: EngineContext, work: UnitOfWork, commands: Sequence[
     names = ExistingJobs(work)
     await names.prefetch([(key, new) for command in commands for key, jobs in command.parts for new in jobs])
     for command in commands:
-        names.begin(command)
+        names.begin(command.permit)
         try:
             await _check(work, names, command)
         except (InvalidInput, NamespaceLimit) as error:

@@ -226,7 +226,7 @@ async def push(engine: EngineContext, work: UnitOfWork, commands: Sequence[Push]
         if named:
             await names.prefetch_opened(queue)
             try:
-                names.begin(command)
+                names.begin(command.permit)
                 await names.check(queue, command.jobs)
             except InvalidInput as error:
                 work.refuse(command, error)

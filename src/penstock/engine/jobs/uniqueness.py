@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Dedup, JobRecord, JobSpec
     from penstock.core.queue import Queue, QueueKey
+    from penstock.core.reservations import Permit
     from penstock.engine.command import JobRef
-    from penstock.engine.jobs.push import Push, PushAcross
     from penstock.engine.unit_of_work import UnitOfWork
 
 MISSPELT: Final = "jobId has the form of an id that Penstock assigns. Choose another, or leave it out."
@@ -76,9 +76,9 @@ class ExistingJobs:
         if unread:
             await self.prefetch([(queue.key, new) for new in unread])
 
-    def begin(self, command: Push | PushAcross) -> None:
-        """Begin to check another command."""
-        self.remote = {} if command.permit is None else command.permit.remote
+    def begin(self, permit: Permit | None) -> None:
+        """Begin to check another command. ``permit``: its own."""
+        self.remote = {} if permit is None else permit.remote
         self.copied = 0
 
     async def check(self, queue: Queue, jobs: Sequence[JobSpec], earlier: set[str] | None = None) -> None:
