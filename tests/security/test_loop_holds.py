@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 PART_MAX = 0.3
 #: The same of a listing: reading it from the store is done by a thread.
 LISTED_PART_MAX = 0.15
+#: The same of the results of children.
+RESULTS_PART_MAX = 0.25
 #: The same of a flow.
 FLOW_PART_MAX = 0.06
 DEEP = b"[" + (b"[" * 61 + b"]" * 61 + b",") * (4 * MB // 123) + b"1]"
@@ -133,6 +135,38 @@ def test_a_long_reply_over_tcp_is_spelled_in_steps(server: Ticked, listed: int) 
         assert (len(reply["jobs"]), reply["reqId"]) == (listed, "7")  # type: ignore[arg-type]
 
     assert server.longest_part(ask) < LISTED_PART_MAX
+
+
+@pytest.fixture(scope="module")
+def parent(server: Ticked) -> str:
+    """Return a job that needs 30 jobs with results of a megabyte each."""
+    server.post(
+        "/queues/children/jobs/bulk", b'{"jobs":[%b]}' % b",".join(b'{"data":1,"jobId":"%d"}' % n for n in range(30))
+    )
+    needs = ",".join(f'"{number}"' for number in range(30))
+    made = json.loads(server.post("/queues/parents/jobs", b'{"data":1,"dependsOn":[%b]}' % needs.encode()))["id"]
+    with server.client() as client:
+        for _ in range(30):
+            taken = client.get("/queues/children/jobs").json()
+            body = {"token": taken["token"], "result": "x" * (MB - 100)}
+            assert client.post(f"/jobs/{taken['job']['id']}/ack", json=body).is_success
+    return str(made)
+
+
+def test_large_results_of_children_are_spelled_in_steps(server: Ticked, parent: str) -> None:
+    def ask() -> None:
+        with server.client() as client:
+            assert len(client.get(f"/jobs/{parent}/children").json()["values"]) == 30
+
+    assert server.longest_part(ask) < RESULTS_PART_MAX
+
+
+def test_large_results_of_children_over_tcp_are_spelled_in_steps(server: Ticked, parent: str) -> None:
+    def ask() -> None:
+        reply = server.command(cmd="GetChildrenValues", id=parent, reqId="7")
+        assert (len(reply["data"]["values"]), reply["reqId"]) == (30, "7")  # type: ignore[index]
+
+    assert server.longest_part(ask) < RESULTS_PART_MAX
 
 
 @pytest.fixture(scope="module")

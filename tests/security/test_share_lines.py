@@ -121,3 +121,31 @@ async def test_a_large_bulk_push_over_tcp_waits_for_the_large_requests_of_its_na
         pass
     writer.close()
     await listener.stop()
+
+
+@pytest.mark.anyio
+async def test_results_of_children_over_tcp_wait_for_the_large_requests_of_their_namespace(
+    engine: Engine, clock: ManualClock
+) -> None:
+    listener = TcpListener(all_commands(engine), Office(clock, ["x"]), clock)
+    await listener.start("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+
+    async def answer() -> Any:
+        return unpacked(await reader.readexactly(struct.unpack(">I", await reader.readexactly(4))[0]))
+
+    writer.write(frame({"cmd": "Auth", "token": "evil-token", "namespace": "evil"}))
+    assert (await answer())["ok"] is True
+    writer.write(frame({"cmd": "PUSH", "queue": "q", "data": 1}))
+    job = (await answer())["id"]
+    fair_share = engine.fair_share
+    fair_share.begin("good")
+    fair_share.begin("evil")
+    await fair_share.begin_large("evil")  # another large request of the namespace is in progress
+    writer.write(frame({"cmd": "GetChildrenValues", "id": job, "reqId": "large"}))
+    writer.write(frame({"cmd": "GetState", "id": job, "reqId": "small"}))
+    assert (await answer())["reqId"] == "small"
+    fair_share.end_large("evil")
+    assert await answer() == {"ok": True, "data": {"values": {}}, "reqId": "large"}
+    writer.close()
+    await listener.stop()

@@ -322,8 +322,13 @@ class JobHandlers(JobsDoor):
         return replies.ChildrenReply(values=await self.child_values(req, job, Need.DONE))
 
     async def child_values(self, req: ApiRequest, job: JobRecord, *states: Need) -> dict[str, Raw]:
-        """Return the results of the jobs that a job depends on or, if they did not complete, why they failed."""
+        """Return the results of the jobs that a job depends on or, if they did not complete, why they failed.
+
+        Results may be large: the request is a large one.
+        """
         page = CHILDREN.parse_query(req)
+        if Need.DONE in states:
+            await req.become_large()
         needs = await self.store.need_list(job.id, states, page.limit, page.offset, namespace=self.namespace(req))
         return {
             each.name: Raw(each.result or b"null") if each.state is Need.DONE else Raw(msgspec.json.encode(each.error))

@@ -63,8 +63,13 @@ def plain_steps(text: bytes) -> Steps[Any]:
     for key, value in _decode_fields(text).items():
         part = bytes(value)
         yield
-        fields[key] = msgspec.Raw((yield from _convert_steps(part))) if is_large(part) else plain(part)
+        fields[key] = yield from value_steps(part)
     return fields
+
+
+def value_steps(text: bytes) -> Steps[Any]:
+    """Decode a JSON value, in steps. One with very many values becomes MessagePack, in ``msgspec.Raw``."""
+    return msgspec.Raw((yield from _convert_steps(text))) if is_large(text) else plain(text)
 
 
 class _Window:

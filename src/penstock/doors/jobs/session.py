@@ -21,8 +21,9 @@ from penstock.core.time_slices import in_slices
 from penstock.doors.jobs import json_to_msgpack
 from penstock.doors.jobs.command_call import CommandCall
 from penstock.doors.jobs.mapping import job_ref, token_value
+from penstock.doors.jobs.tcp_frames import LongReply
 from penstock.doors.jobs.wire import replies
-from penstock.doors.json_parts import is_long, long_fields, part_steps, without_items
+from penstock.doors.json_parts import LongKind, is_long, long_fields, part_steps, without_items
 from penstock.engine.jobs.settle import LeaseRef, release_left
 
 if TYPE_CHECKING:
@@ -98,7 +99,8 @@ class JobsSession:
             plain = await in_slices(json_to_msgpack.plain_steps(reply))
         else:
             plain = json_to_msgpack.plain(reply)
-        return plain | _request_id(message)
+        plain.update(_request_id(message))
+        return plain
 
     async def handle_text(self, message: object) -> bytes:
         """Answer one command as ``handle`` does, with JSON that contains payloads and results as the stored bytes."""
@@ -288,20 +290,25 @@ def _request_id(message: object) -> dict[str, Any]:
 
 def _plain_steps(reply: Any) -> Steps[dict[str, Any]]:
     """Convert a long reply to plain values, in steps."""
-    plain: dict[str, Any] = json_to_msgpack.plain(_encode(without_items(reply)))
-    for name, spelled, is_map in long_fields(type(reply)):
-        if is_map:
-            for number, (key, value) in enumerate(getattr(reply, name).items()):
-                plain[spelled][str(key)] = value
-                if not number % limits.count_rest_rows:
-                    yield
+    plain = LongReply(json_to_msgpack.plain(_encode(without_items(reply))))
+    for field in long_fields(type(reply)):
+        target = (plain[field.inside] if field.inside else plain)[field.spelled]
+        items = field.of(reply)
+        if field.kind is LongKind.STRUCTS:
+            for item in items:
+                target.append((yield from json_to_msgpack.plain_steps(_encode(item))))
+                yield
             continue
-        for number, item in enumerate(getattr(reply, name)):
-            if type(item) is str:
-                plain[spelled].append(item)
-                if not number % limits.count_rest_rows:
-                    yield
-                continue
-            plain[spelled].append((yield from json_to_msgpack.plain_steps(_encode(item))))
-            yield
+        if field.kind is LongKind.TEXTS:
+            for start in range(0, len(items), limits.count_rest_rows):
+                target += items[start : start + limits.count_rest_rows]
+                yield
+            continue
+        for number, (key, value) in enumerate(items.items()):
+            if field.kind is LongKind.NUMBERS:
+                target[str(key)] = value
+            else:
+                target[key] = yield from json_to_msgpack.value_steps(bytes(value))
+            if field.kind is LongKind.VALUES or not number % limits.count_rest_rows:
+                yield
     return plain

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
 
-#: Commands whose replies may be very large: lists of jobs with their payloads, of priorities, and of queues. A tuple, because
-#: the name of a command that a client sends may have no hash.
-LISTINGS: Final = ("GetJobs", "Dlq", "GetCountsPerPriority", "ListQueues", "DashboardQueues")
+#: Commands whose replies may be very large: lists of jobs with their payloads, of results, of priorities, and of queues. A
+#: tuple, because the name of a command that a client sends may have no hash.
+LISTINGS: Final = ("GetJobs", "Dlq", "GetCountsPerPriority", "GetChildrenValues", "ListQueues", "DashboardQueues")
 #: Commands that read one job, which may be large: over WebSocket they take turns with listings while replies are unread.
-SINGLE_READS: Final = ("GetJob", "GetJobByCustomId", "GetResult", "GetChildrenValues", "GetLogs")
+SINGLE_READS: Final = ("GetJob", "GetJobByCustomId", "GetResult", "GetLogs")
 #: Closing a socket with this option resets its connection, and frees what the system holds of it.
 _RESET: Final = struct.pack("ii", 1, 0)
 
