@@ -111,6 +111,7 @@ SECURITY_LIMITS = {
     "Clients and tenants": (
         "rate_limit_clients_max", "rate_limit_marks_max", "quota_namespaces_max", "pending_commands_max",
         "pending_commands_namespace_max", "share_turn_requests", "share_turn_strangers", "share_large_requests",
+        "queues_at_once",
         "reads_waiting_max", "read_wait_ms_max", "queues_max", "workers_max", "workers_bytes_max", "crons_max",
         "cron_plan_bytes_max", "groups_max",
         "needs_max", "request_needs_max", "result_copies_bytes_max", "result_uncounted_bytes", "flow_bytes_batch_max",

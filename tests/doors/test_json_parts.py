@@ -76,7 +76,10 @@ def test_a_reply_is_long_because_of_its_items_or_their_payloads() -> None:
     assert json_parts.is_long(Listing("", [small, large], [], [], {}))
     assert json_parts.is_long(Listing("", [small] * 2_001, [], [], {}))
     assert json_parts.is_long(Listing("", [], [], [], dict.fromkeys(range(2_001), 1)))
+    assert json_parts.is_long(Listing("", [], ["a"] * 10_001, [], {}))
+    assert not json_parts.is_long(Listing("", [], ["a"] * 10_000, [], {}))
     assert not json_parts.is_long(replies.Ok())
+    assert not json_parts.is_long(replies.QueuesReply(queues=["a"]))
 
 
 def test_a_reply_is_long_because_of_what_is_in_its_envelope() -> None:
@@ -86,3 +89,16 @@ def test_a_reply_is_long_because_of_what_is_in_its_envelope() -> None:
     for long in (large, many):
         assert json_parts.is_long(Enveloped(Envelope("", long, []), small))
         assert json_parts.is_long(Enveloped(Envelope("", small, []), long))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(ERRORS) | st.lists(TEXTS), st.sampled_from([1, 50, 100_000]))
+def test_parts_of_a_list_are_the_same_text(monkeypatch: pytest.MonkeyPatch, items: list[object], part_bytes: int) -> None:
+    monkeypatch.setattr(json_parts, "PART_BYTES", part_bytes)
+    monkeypatch.setattr(limits, "count_rest_rows", 3)
+    assert b"".join(at_once(json_parts.part_steps(items))) == json_parts.encode(items)
+
+
+def test_a_long_list_is_long() -> None:
+    assert json_parts.is_long(["a"] * 2_001)
+    assert not json_parts.is_long(["a"] * 2_000)

@@ -51,8 +51,8 @@ def queue_steps(
     for namespace in namespaces:
         queues = store.queues_of(namespace)
         chosen: list[Queue] = []
-        for start in range(0, len(queues), limits.queues_at_once):
-            chosen += filter(choose, queues[start : start + limits.queues_at_once])
+        for some in slices_of(queues):
+            chosen += filter(choose, some)
             yield
         found.append(chosen)
     return found
@@ -77,8 +77,8 @@ def slices_of(items: Sequence[T]) -> Iterator[Sequence[T]]:
 def sorted_steps(items: Sequence[T], key: Callable[[T], Any] | None = None) -> Steps[list[T]]:
     """Return the items sorted, in steps."""
     runs: list[list[T]] = []
-    for some in slices_of(items):
-        runs.append(sorted(some, key=key))  # type: ignore[type-var, arg-type]
+    for start in range(0, len(items), limits.sorted_at_once):
+        runs.append(sorted(items[start : start + limits.sorted_at_once], key=key))  # type: ignore[type-var, arg-type]
         yield
     if len(runs) < 2:
         return runs[0] if runs else []

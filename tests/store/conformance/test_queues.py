@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.core.lifecycle import Arrow, State
-from penstock.core.queue import PushSubscription, QueueKey, QueueSettings, StallConfig, StateCounts
+from penstock.core.queue import Move, MoveStep, PushSubscription, QueueKey, QueueSettings, StallConfig, StateCounts
 from tests.store.conformance.workbench import MAIL
 
 if TYPE_CHECKING:
@@ -46,6 +46,63 @@ async def test_queues_of_the_same_name_in_two_namespaces_are_two(bench: Workbenc
     assert bench.store.counts(bench.queue()).waiting == 1
     assert bench.store.counts(bench.queue(other)).waiting == 2
     assert {queue.key for queue in bench.store.queues()} == {MAIL, other}
+
+
+def by_namespace(bench: Workbench) -> dict[str, set[QueueKey]]:
+    """Return the queues of each namespace, after a check that the number of queues agrees."""
+    store = bench.store
+    found = {name: {queue.key for queue in store.queues_of(name)} for name in store.queue_namespaces()}
+    assert {name: store.queue_count(name) for name in found} == {name: len(keys) for name, keys in found.items()}
+    assert store.queue_count() == len(store.queues()) == sum(map(len, found.values()))
+    return found
+
+
+async def test_queues_are_found_by_their_namespace(bench: Workbench) -> None:
+    other = QueueKey("other", "mail")
+    async with bench.transaction() as tx:
+        for key in (MAIL, other, QueueKey("other", "more")):
+            await tx.queue_open(key)
+    with pytest.raises(RuntimeError):
+        async with bench.transaction() as tx:
+            await tx.queue_remove(await tx.queue_open(MAIL))
+            await tx.queue_open(QueueKey("new", "new"))
+            raise RuntimeError
+    for _ in range(2):
+        assert by_namespace(bench) == {MAIL.namespace: {MAIL}, "other": {other, QueueKey("other", "more")}}
+        assert (bench.store.queues_of("new"), bench.store.queue_count("new")) == ([], 0)
+        await bench.restart()
+    async with bench.transaction() as tx:
+        await tx.queue_remove(await tx.queue_open(MAIL))
+        await tx.queue_remove(await tx.queue_open(other))
+    assert by_namespace(bench) == {"other": {QueueKey("other", "more")}}
+
+
+async def test_queues_that_leave_are_found_until_they_have_moved(bench: Workbench) -> None:
+    async with bench.transaction() as tx:
+        queue = await tx.queue_open(MAIL)
+    async with bench.transaction() as tx:
+        await tx.queue_move(queue, Move(MoveStep.LEAVING, 1, 1))
+    assert by_namespace(bench) == {MAIL.namespace: {MAIL}}
+    async with bench.transaction() as tx:
+        await tx.queue_move(queue, Move(MoveStep.MOVED, 1, 1))
+    assert by_namespace(bench) == {}
+
+
+async def test_queues_with_push_subscriptions_are_found(bench: Workbench) -> None:
+    subscribed = QueueSettings(subscriptions=(PushSubscription(1, "https://example.com/", "", 1),))
+    async with bench.transaction() as tx:
+        await tx.queue_open(QueueKey("other", "mail"))
+        await tx.queue_save(await tx.queue_open(MAIL), subscribed, None)
+    with pytest.raises(RuntimeError):
+        async with bench.transaction() as tx:
+            await tx.queue_save(await tx.queue_open(MAIL), QueueSettings(), None)
+            raise RuntimeError
+    for _ in range(2):
+        assert [queue.key for queue in bench.store.queues_subscribed()] == [MAIL]
+        await bench.restart()
+    async with bench.transaction() as tx:
+        await tx.queue_save(await tx.queue_open(MAIL), QueueSettings(), None)
+    assert bench.store.queues_subscribed() == []
 
 
 async def test_settings_survive_a_restart(bench: Workbench) -> None:

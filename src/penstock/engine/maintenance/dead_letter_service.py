@@ -8,6 +8,7 @@ from penstock.core import limits
 from penstock.core.errors import WrongState
 from penstock.core.job import details_of, put_details
 from penstock.core.lifecycle import Arrow, State
+from penstock.core.time_slices import Pauses
 from penstock.engine.command import QueueCommand
 from penstock.engine.jobs.dead_letters import is_free
 from penstock.engine.jobs.update import follow
@@ -41,9 +42,15 @@ class DeadLetterService(PeriodicService):
         """Check every queue that has dead jobs."""
         if not self._engine.leads:
             return
-        dead = [queue for queue in self._engine.store.queues() if self._engine.store.counts(queue).dead]
-        self._seen = {queue.key: self._seen[queue.key] for queue in dead if queue.key in self._seen}
-        for key in [queue.key for queue in dead]:
+        store, pauses = self._engine.store, Pauses()
+        dead: list[QueueKey] = []
+        for key in [queue.key for queue in store.queues()]:
+            await pauses.pause()
+            queue = store.queue_find(key)
+            if queue is not None and store.counts(queue).dead:
+                dead.append(key)
+        self._seen = {key: self._seen[key] for key in dead if key in self._seen}
+        for key in dead:
             queue = self._engine.store.queue_find(key)
             if queue is None:  # removed while others were checked
                 continue

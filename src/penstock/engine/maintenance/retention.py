@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core import limits
 from penstock.core.lifecycle import State
+from penstock.core.time_slices import Pauses
 from penstock.engine.command import Command
 from penstock.engine.maintenance.service import PeriodicService
 
@@ -27,7 +28,9 @@ class RetentionService(PeriodicService):
         engine, keep = self._engine, self._engine.retention
         if not engine.leads:
             return
+        pauses = Pauses()
         for key in [queue.key for queue in engine.store.queues()]:
+            await pauses.pause()
             queue = engine.store.queue_find(key)
             if queue is None:  # removed while others were trimmed
                 continue
