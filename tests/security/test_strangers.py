@@ -241,7 +241,19 @@ async def test_refused_commands_over_tcp_wait_for_their_turn(
     assert set(courtesies) == {"evil"}
 
 
-# Commands over the Redis protocol that are answered at once.
+# Commands that are answered at once.
+
+
+@pytest.mark.anyio
+async def test_reads_over_tcp_that_are_answered_at_once_let_others_go_first(tcp: Peer, courtesies: list[str | None]) -> None:
+    assert (await tcp.ask(cmd="Auth", token="evil-token", namespace="evil"))["ok"] is True
+    assert (await tcp.ask(cmd="Count", queue="q"))["ok"] is True
+    assert courtesies == []  # a single command does not wait
+    tcp.writer.write(frame({"cmd": "Count", "queue": "q"}) * 40)
+    for _ in range(40):
+        assert (await tcp.answer())["ok"] is True
+    assert len(courtesies) >= 20
+    assert set(courtesies) == {"evil"}
 
 
 @pytest.mark.anyio

@@ -126,6 +126,7 @@ class JobsSession:
                 await self._table.share.turn()
             return await self._answer(message)
         except ServerError as error:
+            await self._give_way()
             return _encode(refusal(error))
         except Exception as error:  # whatever fails, the client gets an answer
             log.error("a command failed unexpectedly", exc_info=error)
@@ -213,21 +214,19 @@ class JobsSession:
             place := self._fair_share.begin(self.tenant)
         ) is not None:
             await place
-        try:
-            self._check_entry(entry, message, name)
-        except ServerError:
-            if self._fair_share.shared and self._under_way > 1:  # many refusals would keep the event loop busy
-                await self._fair_share.give_way(self.tenant)
-            raise
+        self._check_entry(entry, message, name)
         assert entry is not None
         if self._logs_commands:
             log.debug("command", name=name[: limits.command_name_chars_max], of=message.get("queue"), client=self.client)
         if self._fair_share.shared and not entry.public:
             self._fair_share.enter(self.tenant)
+            turn = self._table.share.ends_at
             try:
                 reply = await self._run(entry, message)
             finally:
                 self._fair_share.leave()
+            if self._table.share.ends_at == turn:  # it has waited for nothing
+                await self._give_way()
         else:
             reply = await self._run(entry, message)
         self._keep_track(entry, message, reply)
@@ -239,6 +238,15 @@ class JobsSession:
             self.check(*((Right.NONE, False) if entry is None else (entry.right, entry.is_for_all(message))))
         if entry is None:
             raise InvalidInput(f"Unknown command: {name[: limits.command_name_chars_max]}" if name else "Invalid command")
+
+    async def _give_way(self) -> None:
+        """Let small requests of other namespaces go first, after a command that was answered at once.
+
+        Many of these keep the event loop busy, and the threads of the stores hardly get the interpreter's lock. A command that
+        came alone does not wait.
+        """
+        if self._fair_share.shared and self._under_way > 1:
+            await self._fair_share.give_way(self.tenant)
 
     async def take_turn(self) -> None:
         """Wait for the turn of a command that is answered without ``handle``, because it is invalid."""
