@@ -9,11 +9,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.core import limits
+from penstock.core.job import JobSpec
+from penstock.core.queue import QueueKey
 from penstock.core.time_slices import at_once
 from penstock.doors import queue_lists
+from penstock.doors.jobs.queues import QueueHandlers
+from penstock.engine.jobs.push import Push
+from penstock.engine.queues import admin
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+
+    from penstock.engine.engine import Engine
 
 pytestmark = pytest.mark.anyio
 
@@ -45,3 +52,18 @@ async def test_a_list_of_many_queues_is_a_large_request(queues: int, is_large: b
     asker = Asker()
     assert await queue_lists.listed(asker, queues, steps()) == "done"
     assert asker.is_large is is_large
+
+
+async def test_a_queue_that_is_removed_while_a_summary_is_made_is_left_out(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "queues_at_once", 1)
+    for name in "abcd":
+        await engine.run(Push(QueueKey("default", name), [JobSpec(b"{}")]))
+    steps = QueueHandlers(engine)._summary_steps("default")
+    names = at_once(queue_lists.name_steps(engine.store, "default", queue_lists.has_jobs))
+    assert names == ["a", "b", "c", "d"]
+    for _ in names * 2:  # the names are known, and the counts are read next
+        next(steps)
+    await admin.obliterate(engine, QueueKey("default", "c"))
+    assert [each.name for each in at_once(steps)] == ["a", "b", "d"]
