@@ -73,7 +73,7 @@ def flow_push_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
         is_long = len(body.jobs) > _FEW_JOBS
         if is_long:
             await call.become_large()
-        order, new = await in_slices(_plan(body.jobs))
+        order, new = await in_slices(plan_steps(body.jobs))
         if is_long:
             await jobs.engine.fair_share.give_way()
         items = [(QueueKey(call.session.namespace, job.queue), new[job.id]) for job in order]
@@ -116,7 +116,7 @@ def _notes(data: bytes) -> dict[str, Raw]:
     return {name: value for name, value in fields.items() if name in NOTES}
 
 
-def _plan(jobs: Sequence[FlowJobBody]) -> Steps[tuple[list[FlowJobBody], dict[str, JobSpec]]]:
+def plan_steps(jobs: Sequence[FlowJobBody]) -> Steps[tuple[list[FlowJobBody], dict[str, JobSpec]]]:
     """Check a flow, in steps. Raises InvalidInput.
 
     Return its jobs in an order in which each comes after those that it depends on, and the new jobs by their ids.
