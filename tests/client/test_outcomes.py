@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.client import JobContext, ResultMissing, Tasks
+from penstock.client import JobContext, ResultMissing, Tasks, _unknown_tasks
 from penstock.client._execute import Failed
 from penstock.client._stack import last_lines, stack_of
 from penstock.client._unknown_tasks import UnknownTaskPolicy
@@ -158,7 +158,11 @@ def test_a_task_that_this_worker_does_not_have_is_given_back(
     newer.close()
 
 
-def test_two_programs_on_one_queue_lose_nothing(tasks: Tasks, server: ServerProcess) -> None:
+def test_two_programs_on_one_queue_lose_nothing(
+    tasks: Tasks, server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Chance decides which program gets a job. With longer and longer releases, a job has only six tries in half a minute.
+    monkeypatch.setattr(_unknown_tasks, "LONGEST_S", 1)
     other = Tasks(server.url, queue=tasks.queue)
 
     @tasks.task(name="one", max_attempts=1)
