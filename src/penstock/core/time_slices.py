@@ -43,13 +43,16 @@ class Pauses:
     def __init__(self) -> None:
         self._until = work_s() + SLICE_S
 
-    async def pause(self) -> bool:
-        """Serve other requests, if the work has taken ``SLICE_S`` since the last pause; return whether it has."""
-        if work_s() < self._until:
-            return False
-        await yield_to_loop(1)
-        self._until = work_s() + SLICE_S
-        return True
+    @property
+    def is_due(self) -> bool:
+        """Whether the work has taken ``SLICE_S`` since the last pause."""
+        return work_s() >= self._until
+
+    async def pause(self) -> None:
+        """Serve other requests, if a pause is due."""
+        if self.is_due:
+            await yield_to_loop(1)
+            self._until = work_s() + SLICE_S
 
 
 def _turns_of(loop: asyncio.AbstractEventLoop) -> _Turns:

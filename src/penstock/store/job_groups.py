@@ -30,6 +30,11 @@ class JobGroupChanges:
         self._touched: set[Group] = set()
         self._claimed: dict[Group, int] = {}
 
+    @property
+    def touched(self) -> bool:
+        """Whether groups were touched since the last update."""
+        return bool(self._touched)
+
     def touch(self, queue: int, group: str) -> None:
         """Record that a job of a group was written, or the limits of the group."""
         self._touched.add((queue, group))

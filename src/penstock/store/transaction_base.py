@@ -29,9 +29,11 @@ class TransactionBase(Generic[C]):
         self._undo: list[Callable[[], None]] = []
         self._removed: dict[int, Queue] = {}
         self._moved = False  #: a queue or the layout has changed
-        self._pauses = Pauses()
+        self._pauses: Pauses | None = None  #: made when it is needed: most transactions are short
 
     async def pause(self) -> None:
+        if self._pauses is None:
+            self._pauses = Pauses()
         await self._pauses.pause()
 
     async def clock_mark(self) -> None:

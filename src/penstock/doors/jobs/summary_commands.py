@@ -51,7 +51,8 @@ def summary_commands(queues: QueueHandlers) -> dict[str, CommandEntry]:
                 waiting, prioritized = counts.paused, 0
             row = QueueRow(each.name, waiting, prioritized, counts.delayed, counts.active, counts.failed, each.paused)
             rows.append(row)
-            if await pauses.pause():
+            if pauses.is_due:
+                await pauses.pause()
                 await queues.engine.fair_share.give_way()
         return QueueRowsReply(data=QueueRows(rows, queues.engine.clock.now_ms()))
 

@@ -273,7 +273,6 @@ async def push(engine: EngineContext, work: UnitOfWork, commands: Sequence[Push]
         else:
             jobs = make(work, queue, command.jobs)
         work.answer(command, jobs)
-        await work.pause()
     await work.flush()
     work.timings.append((engine.stats.push_time, len(commands)))
 

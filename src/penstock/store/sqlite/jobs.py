@@ -52,11 +52,12 @@ class SqliteJobs(SqliteTransactionBase):
     async def job_insert(self, jobs: Sequence[tuple[JobRecord, Payload]]) -> None:
         self._begin()
         for start in range(0, len(jobs), rows.ROWS_PER_INSERT):
+            if start:
+                await self.pause()
             some = jobs[start : start + rows.ROWS_PER_INSERT]
             heads, bodies = rows.insert_parameters(some)
             self._db.execute(rows.insert_jobs(len(some)), heads)
             self._db.execute(rows.insert_payloads(len(some)), bodies)
-            await self.pause()
         queue, tally = -1, [0]
         for job, _ in jobs:
             if job.queue != queue:

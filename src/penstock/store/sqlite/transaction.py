@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 import apsw
 
+from penstock.core.time_slices import Pauses
 from penstock.store.sqlite import lease_clock
 from penstock.store.sqlite.bulk_records import SqliteBulkRecords
 from penstock.store.sqlite.crons import SqliteCrons
@@ -63,38 +64,42 @@ class SqliteTransaction(
         self._paused = False
 
     async def pause(self) -> None:
-        self._paused = await self._pauses.pause() or self._paused
+        if self._pauses is None:
+            self._pauses = Pauses()
+        if self._pauses.is_due:
+            if not self._paused:
+                self._store.writer.begin()  # only now: without a pause, nothing else runs during a transaction
+                self._paused = True
+            await self._pauses.pause()
 
     async def __aenter__(self) -> Self:
         if self._store.checkpointer.finishing:
             await self._store.checkpointer.finished()
         self.now_ms, self.steady_ms = self._clock.now_ms(), self._clock.steady_ms()
-        self._store.writer.begin()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self._end(error)
-        finally:
-            self._store.writer.end()
-
-    async def _end(self, error: BaseException | None) -> None:
-        try:
             if error is None:
-                if self._begun or self._events:
-                    await self._groups.put_right(self.steady_ms, self.pause)
-                    self._commit()
-                return
-        except BaseException as failure:
+                try:
+                    if self._begun or self._events:
+                        if self._groups.touched:
+                            await self._groups.put_right(self.steady_ms, self.pause)
+                        self._commit()
+                    return
+                except BaseException as failure:
+                    self._roll_back()
+                    if isinstance(failure, apsw.Error):
+                        raise self._store.failed(failure) from failure
+                    raise
             self._roll_back()
-            if isinstance(failure, apsw.Error):
-                raise self._store.failed(failure) from failure
-            raise
-        self._roll_back()
-        if isinstance(error, apsw.Error):
-            raise self._store.failed(error) from error
+            if isinstance(error, apsw.Error):
+                raise self._store.failed(error) from error
+        finally:
+            if self._paused:
+                self._store.writer.end()
 
     def _commit(self) -> None:
         if self._paused:  # the disk may have failed meanwhile

@@ -10,14 +10,14 @@ import asyncio
 
 
 class Writer:
-    """Records which task has a transaction in progress. There is one at a time."""
+    """Records which task has a transaction in progress that has paused. There is one at a time."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[object] | None = None
         self._ended = asyncio.Event()
 
     def begin(self) -> None:
-        """Record that the current task begins a transaction."""
+        """Record that the transaction of the current task pauses for the first time."""
         self._task = asyncio.current_task()
         self._ended.clear()
 
