@@ -135,8 +135,7 @@ class RespParser:
                     wanted = _wanted(size - at, "too big bulk count string")
                     break
                 length = length_of(data[at + 1 : end], -1)
-                if length < 0:
-                    length = _number(data[at + 1 : end], "invalid bulk length")
+                length = length if length >= 0 else _number(data[at + 1 : end], "invalid bulk length")
                 if not 0 <= length <= bulk_bytes_max or length > room:
                     fits = 0 <= length <= bulk_bytes_max
                     raise ProtocolError("too big request" if fits else f"{self.bounds.whose} bulk length")
